@@ -81,7 +81,9 @@ int run_child(const ChildOptions& options) {
   if (options.role == "leader" || options.role == "member") {
     return run_in_crowd(options.name == kPipelineChild ? weft_pipeline() : weft_rl(), options);
   }
-  return run_child_of(call_contestants(), options);
+  std::vector<Contestant> all = call_contestants();
+  for (Contestant& one : security_contestants()) all.push_back(std::move(one));
+  return run_child_of(std::move(all), options);
 }
 
 }  // namespace weft::bench

@@ -42,6 +42,16 @@ const std::vector<Row>& rpc_rows() {
   return rows;
 }
 
+const std::vector<Row>& security_rows() {
+  static const std::vector<Row>& rows = *new std::vector<Row>{
+      {"small call", Work::kAdd, 0, "us"},
+      {"in flight 1000", Work::kAddInFlight, 1000, "calls/s"},
+      {"send 64 MB", Work::kSend, 64 * kMegabyte, "GB/s"},
+      {"dist autograd round", Work::kAutograd, 0, "us"},
+  };
+  return rows;
+}
+
 std::vector<Row> worker_rows(int workers) {
   std::vector<Row> rows;
   for (const int count : {2, 8, 32, kMostWorkers, workers}) {

@@ -65,6 +65,8 @@ inline constexpr int kPipelineWarmUps = 3;      // unmeasured steps of each row:
 inline constexpr int64_t kPipelineClasses = 1000;
 
 const std::vector<Row>& rpc_rows();
+// Those that show what encryption costs.
+const std::vector<Row>& security_rows();
 // Rows of 2 workers (one peer each), of 8, 32 and 64 if they are fewer than `workers`, and of
 // `workers`. Rows with equal numbers are adjacent.
 std::vector<Row> worker_rows(int workers);

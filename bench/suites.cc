@@ -73,6 +73,32 @@ Suite calls_suite(bool pin) {
   return suite;
 }
 
+Suite security_suite(bool pin) {
+  Suite suite{.rows = security_rows(), .contestants = {}, .make_group = {}, .compare = {}};
+  for (const Contestant& contestant : security_contestants()) {
+    suite.contestants.push_back(contestant.name);
+  }
+  suite.make_group = [pin](const Entrant& entrant, int) {
+    return std::make_unique<ProcessPair>(ProcessPair::Options{.name = entrant.name,
+                                                              .spins_when_idle = false,
+                                                              .pin = pin,
+                                                              .program = entrant.program,
+                                                              .child_name = entrant.child_name});
+  };
+  suite.compare = [](const RowResult& result, const std::string&, uint64_t seed) {
+    std::vector<Comparison> lines;
+    for (const Mode& mode : security_modes()) {
+      for (Comparison& line : compare(result, mode.contestant, seed)) {
+        if (line.peer != mode.peers.front()) continue;
+        absl::StrAppend(&line.row, ", ", mode.contestant);
+        lines.push_back(std::move(line));
+      }
+    }
+    return lines;
+  };
+  return suite;
+}
+
 Suite workers_suite(int workers, bool pin) {
   Suite suite{.rows = worker_rows(workers),
               .contestants = {weft_workers().name},

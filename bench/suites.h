@@ -28,6 +28,9 @@ struct DdpSuiteOptions : PythonOptions {
 // processor 1.
 Suite calls_suite(bool pin);
 
+// The same over plain TCP, unix sockets and mutual TLS.
+Suite security_suite(bool pin);
+
 // Calls of 2 to `workers` workers to all others. `pin`: worker r on processor r modulo their
 // number.
 Suite workers_suite(int workers, bool pin);

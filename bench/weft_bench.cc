@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/bench/child_program.h"
 #include "weft/bench/comparison.h"
+#include "weft/bench/contestants/contestants.h"
 #include "weft/bench/suites.h"
 
 namespace weft::bench {
@@ -80,6 +81,11 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(2, kMostWorkers));
   rpc->footer(kRpcFooter);
 
+  CLI::App* security =
+      app.add_subcommand("security", "calls over unix sockets and mutual TLS, beside plain TCP");
+  add_comparison_options(*security, options);
+  security->add_flag("--pin", options.pin, "clients on processor 0, servers on 1");
+
   DdpSuiteOptions ddp_options;
   CLI::App* ddp = app.add_subcommand("ddp", "collectives on one host, and a training step");
   add_comparison_options(*ddp, options);
@@ -121,6 +127,10 @@ int run(int argc, char** argv) {
 
   CLI11_PARSE(app, argc, argv);
   if (child_command->parsed()) return run_child(child);
+  if (security->parsed()) {
+    options.subject = kSecuritySubject;
+    return run_comparison(security_suite(options.pin), options);
+  }
   if (rl->parsed()) return run_comparison(rl_suite(rl_options), options);
   if (pipeline->parsed()) return run_comparison(pipeline_suite(pipeline_options), options);
   if (ddp->parsed()) return run_comparison(ddp_suite(ddp_options, options.pin), options);

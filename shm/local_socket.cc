@@ -112,7 +112,7 @@ absl::StatusOr<FileDescriptor> process_of(int socket, pid_t process) {
 
 // ---- one connection
 
-absl::StatusOr<LocalSocket> LocalSocket::known(FileDescriptor descriptor) {
+absl::StatusOr<LocalSocket> LocalSocket::known(FileDescriptor descriptor, Kind kind) {
   ucred who = {};
   socklen_t size = sizeof(who);
   if (::getsockopt(descriptor.get(), SOL_SOCKET, SO_PEERCRED, &who, &size) != 0) {
@@ -122,7 +122,10 @@ absl::StatusOr<LocalSocket> LocalSocket::known(FileDescriptor descriptor) {
     return absl::PermissionDeniedError(absl::StrCat(
         "local socket: process ", who.pid, " belongs to user ", who.uid, ", not to ", ::geteuid()));
   }
-  WEFT_ASSIGN_OR_RETURN(FileDescriptor process, process_of(descriptor.get(), who.pid));
+  FileDescriptor process;
+  if (kind == Kind::kMessages) {
+    WEFT_ASSIGN_OR_RETURN(process, process_of(descriptor.get(), who.pid));
+  }
   return LocalSocket(std::move(descriptor), std::move(process), who.pid);
 }
 
@@ -138,7 +141,7 @@ absl::StatusOr<LocalSocket> LocalSocket::connect(const std::string& name, TimePo
     if (std::chrono::steady_clock::now() >= deadline) return late("connecting");
     ::poll(nullptr, 0, 1);
   }
-  return known(std::move(descriptor));
+  return known(std::move(descriptor), kind);
 }
 
 absl::Status LocalSocket::send(std::string_view bytes, std::span<const int> descriptors,
@@ -235,7 +238,7 @@ absl::StatusOr<LocalListener> LocalListener::create(LocalSocket::Kind kind) {
     return failed("bind", errno);
   }
   if (::listen(descriptor.get(), kBacklog) != 0) return failed("listen", errno);
-  return LocalListener(std::move(descriptor), std::move(name));
+  return LocalListener(std::move(descriptor), std::move(name), kind);
 }
 
 absl::StatusOr<LocalSocket> LocalListener::accept(TimePoint deadline) {
@@ -243,8 +246,10 @@ absl::StatusOr<LocalSocket> LocalListener::accept(TimePoint deadline) {
     FileDescriptor accepted(
         ::accept4(descriptor_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (accepted.valid()) {
-      absl::StatusOr<LocalSocket> socket = LocalSocket::known(std::move(accepted));
+      absl::StatusOr<LocalSocket> socket = LocalSocket::known(std::move(accepted), kind_);
       if (socket.ok() || !absl::IsPermissionDenied(socket.status())) return socket;
+      // Another user who dials without end must not keep this thread here.
+      if (std::chrono::steady_clock::now() >= deadline) return late("accepting");
       continue;
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;

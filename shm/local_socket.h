@@ -64,7 +64,7 @@ class LocalSocket {
   // For poll(2) and epoll(7). This object keeps the ownership.
   int descriptor() const { return descriptor_.get(); }
   // The pidfd of the far end, which becomes readable when that process ends; -1 if the kernel gave
-  // none.
+  // none, and for kStream.
   int process_descriptor() const { return process_.get(); }
   // Gives the connection's descriptor away. Nothing else of this object may be used after that.
   FileDescriptor take_descriptor() { return std::move(descriptor_); }
@@ -74,7 +74,7 @@ class LocalSocket {
   LocalSocket(FileDescriptor descriptor, FileDescriptor process, pid_t peer)
       : descriptor_(std::move(descriptor)), process_(std::move(process)), peer_(peer) {}
   // Makes a socket of a connection. PermissionDenied: the far end is another user's process.
-  static absl::StatusOr<LocalSocket> known(FileDescriptor descriptor);
+  static absl::StatusOr<LocalSocket> known(FileDescriptor descriptor, Kind kind);
 
   FileDescriptor descriptor_;
   FileDescriptor process_;  // pidfd of the far end; invalid if the kernel did not give one
@@ -88,16 +88,18 @@ class LocalListener {
 
   // The argument for connect(), also in another process. It is printable.
   const std::string& name() const { return name_; }
-  // Closes connections of other users' processes and continues to wait.
+  // Closes connections of other users' processes and continues to wait, but not beyond the
+  // deadline.
   absl::StatusOr<LocalSocket> accept(LocalSocket::TimePoint deadline);
   int descriptor() const { return descriptor_.get(); }
 
  private:
-  LocalListener(FileDescriptor descriptor, std::string name)
-      : descriptor_(std::move(descriptor)), name_(std::move(name)) {}
+  LocalListener(FileDescriptor descriptor, std::string name, LocalSocket::Kind kind)
+      : descriptor_(std::move(descriptor)), name_(std::move(name)), kind_(kind) {}
 
   FileDescriptor descriptor_;
   std::string name_;
+  LocalSocket::Kind kind_;
 };
 
 }  // namespace weft

@@ -22,6 +22,16 @@ std::vector<Mode> call_modes() {
           {name_of(WeftMode::kTcp), {"torch uv", "grpc unary", "grpc stream", "raw tcp"}}};
 }
 
+std::vector<Contestant> security_contestants() {
+  return {weft_contestant(WeftMode::kTcp), weft_contestant(WeftMode::kUnix),
+          weft_contestant(WeftMode::kMtls)};
+}
+
+std::vector<Mode> security_modes() {
+  const std::vector<std::string> peers = {name_of(WeftMode::kTcp)};
+  return {{name_of(WeftMode::kUnix), peers}, {name_of(WeftMode::kMtls), peers}};
+}
+
 std::vector<RankContestant> collective_contestants(std::chrono::microseconds spin) {
   return {weft_ranks("weft", spin, Memory::kResident),
           weft_ranks("weft blocking", std::chrono::microseconds(0), Memory::kResident),

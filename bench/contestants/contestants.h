@@ -23,6 +23,12 @@ std::vector<Contestant> call_contestants();
 // The modes of Weft among them, each with the contestants that it is compared with.
 std::vector<Mode> call_modes();
 
+// Remote calls over plain TCP, unix sockets and mutual TLS, and their modes. "weft tcp" is the
+// peer.
+inline constexpr char kSecuritySubject[] = "weft mtls";
+std::vector<Contestant> security_contestants();
+std::vector<Mode> security_modes();
+
 // Collectives. A rank of "weft" polls for `spin` before it sleeps.
 std::vector<RankContestant> collective_contestants(std::chrono::microseconds spin);
 

@@ -242,7 +242,8 @@ class GrpcTransport::Impl {
   }
   // Undoes `listen` if the system has no thread for the queue, or no socket.
   absl::Status end_unserved(absl::Status why) {
-    if (shared_->local.has_value()) shared_->local->stop();
+    // A later `listen` needs a new one.
+    if (shared_->local.has_value()) shared_->local.emplace(shared_->clock);
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
     shared_->queue->Shutdown();
     while (completions_->serve_one()) {

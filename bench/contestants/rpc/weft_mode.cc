@@ -12,6 +12,10 @@ std::string name_of(WeftMode mode) {
       return "weft blocking";
     case WeftMode::kTcp:
       return "weft tcp";
+    case WeftMode::kUnix:
+      return "weft unix";
+    case WeftMode::kMtls:
+      return "weft mtls";
   }
   return "";
 }
@@ -22,6 +26,14 @@ void set_mode(WorkerOptions& options, WeftMode mode) {
       break;
     case WeftMode::kTcp:
       options.same_host = WorkerOptions::SameHost::kOff;
+      options.security = WorkerOptions::Security::kNone;
+      break;
+    case WeftMode::kUnix:
+      options.same_host = WorkerOptions::SameHost::kOff;
+      break;
+    case WeftMode::kMtls:
+      options.same_host = WorkerOptions::SameHost::kOff;
+      options.security = WorkerOptions::Security::kMtls;
       break;
     case WeftMode::kBlocking:
       options.spin = Nanoseconds::zero();

@@ -14,7 +14,9 @@ namespace weft::bench {
 enum class WeftMode {
   kDefault,   // "weft": as Worker::join sets it up
   kBlocking,  // "weft blocking": a thread that waits sleeps at once, and never polls
-  kTcp,       // "weft tcp": all data travels over TCP, as between hosts
+  kTcp,       // "weft tcp": all data travels over TCP, in clear
+  kUnix,      // "weft unix": over unix sockets, as on one host without shared memory
+  kMtls,      // "weft mtls": over TCP with mutual TLS, as between hosts
 };
 
 std::string name_of(WeftMode mode);

@@ -35,7 +35,7 @@ struct GrpcShared {
   GrpcShared(Clock& clock_in, GrpcTransportOptions options_in)
       : clock(clock_in), options(std::move(options_in)) {
     if (options.tls != nullptr) tls.emplace(*options.tls);
-    if (is_local(options.listen_address)) local.emplace(clock);
+    if (options.listen_address == kLocalScheme) local.emplace(clock);
   }
 
   Clock& clock;

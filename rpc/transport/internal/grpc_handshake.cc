@@ -81,12 +81,12 @@ absl::Status tls_failure(const FarEndRefusal& refusal, const absl::Status& reaso
         "the same authorities");
   }
   if (absl::StrContains(reason.message(), std::generic_category().message(ECONNREFUSED)) ||
-      !was_heard(reason)) {
+      absl::StrContains(reason.message(), "GOAWAY") || !was_heard(reason)) {
     return absl::OkStatus();
   }
   return told(
-      "the far end ended the TLS handshake: it does not accept this worker's certificate, or it "
-      "does not use TLS (WEFT_SECURITY=none)");
+      "the far end ended the connection before its hello: perhaps it does not accept this worker's "
+      "certificate (then its log says so), or it does not use TLS (WEFT_SECURITY=none)");
 }
 
 // The accepting end of one stream.

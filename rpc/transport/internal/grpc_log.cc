@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 
 #include <grpc/support/log.h>
@@ -38,7 +39,9 @@ void pass_on(gpr_log_func_args* entry) {
 
 void limit_grpc_log() {
   [[maybe_unused]] static const bool once = [] {
-    gpr_set_log_function(pass_on);
+    if (std::getenv("GRPC_VERBOSITY") == nullptr && std::getenv("GRPC_TRACE") == nullptr) {
+      gpr_set_log_function(pass_on);
+    }
     return true;
   }();
 }

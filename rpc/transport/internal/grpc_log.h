@@ -10,7 +10,8 @@
 
 namespace weft::rpc_internal {
 
-// For the whole process, once. A log function that the program sets later takes its place.
+// For the whole process, once. It replaces a log function that the program has set, and one that
+// the program sets later replaces it. It does nothing if GRPC_VERBOSITY or GRPC_TRACE is set.
 void limit_grpc_log();
 
 }  // namespace weft::rpc_internal

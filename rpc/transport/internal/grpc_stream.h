@@ -63,7 +63,8 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   // Closes the stream once all queued frames are written.
   void end() ABSL_LOCKS_EXCLUDED(mutex_);
   // Closes the stream now. If the network hangs, `on_end` may come late: gRPC keeps a write that
-  // waits for the socket until TCP gives up (kGiveUpArguments, grpc_handshake.h).
+  // waits for the socket until TCP gives up (kGiveUpArguments, grpc_handshake.h). Unix sockets give
+  // up only when the transport stops (LocalSockets).
   void cut() ABSL_LOCKS_EXCLUDED(mutex_);
   StreamBytes bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
   // At the accepting end: the URIs in the certificate that the far end has shown.

@@ -14,6 +14,7 @@ namespace {
 
 constexpr int kMostAtOnce = 64;  // accepted before other descriptors have their turn
 constexpr Nanoseconds kPause = std::chrono::milliseconds(100);
+constexpr Nanoseconds kBetweenWarnings = std::chrono::seconds(10);
 constexpr LocalSocket::TimePoint kWithoutWaiting = LocalSocket::TimePoint::min();
 
 }  // namespace
@@ -37,17 +38,25 @@ absl::StatusOr<FileDescriptor> LocalSockets::connect(const std::string& address)
   }
   absl::StatusOr<LocalSocket> socket = LocalSocket::connect(
       address.substr(kLocalScheme.size()), kWithoutWaiting, LocalSocket::Kind::kStream);
-  if (socket.ok()) return keep(*std::move(socket));
-  const absl::Status& status = socket.status();
-  if (absl::IsPermissionDenied(status)) return absl::FailedPreconditionError(status.message());
-  if (absl::IsDeadlineExceeded(status)) return absl::AbortedError(status.message());
-  return status;
+  if (!socket.ok()) {
+    const absl::Status& status = socket.status();
+    if (absl::IsPermissionDenied(status)) return absl::FailedPreconditionError(status.message());
+    if (absl::IsDeadlineExceeded(status)) return absl::AbortedError(status.message());
+    return status;
+  }
+  FileDescriptor connection = socket->take_descriptor();
+  WEFT_ASSIGN_OR_RETURN(const int second, keep(connection));
+  // If the watch fails, the second descriptor stays until `stop`. gRPC has shut the socket down
+  // when it closes its own, so the far end learns of it.
+  watcher_->post([this, second] { (void)watch_end(second); });
+  return connection;
 }
 
 void LocalSockets::stop() {
   watcher_->stop();
   if (pause_.has_value()) clock_.cancel(*std::exchange(pause_, std::nullopt));
   listener_.reset();
+  accepted_.reset();
   std::map<int, FileDescriptor> left;
   {
     MutexLock lock(mutex_);
@@ -68,44 +77,61 @@ void LocalSockets::watch_listener() {
 
 void LocalSockets::accept_some() {
   for (int i = 0; i < kMostAtOnce; ++i) {
-    absl::StatusOr<LocalSocket> socket = listener_->accept(kWithoutWaiting);
-    if (absl::IsDeadlineExceeded(socket.status())) return;
-    absl::StatusOr<FileDescriptor> connection =
-        socket.ok() ? keep(*std::move(socket)) : socket.status();
-    if (!connection.ok()) return pause(connection.status());
-    accept_(*std::move(connection));
+    if (!accepted_.valid()) {
+      absl::StatusOr<LocalSocket> socket = listener_->accept(kWithoutWaiting);
+      if (absl::IsDeadlineExceeded(socket.status())) return;
+      if (!socket.ok()) return pause(socket.status());
+      accepted_ = socket->take_descriptor();
+    }
+    // To close it now would look like the death of this worker. The dialler waits.
+    if (absl::Status status = hand_over(accepted_); !status.ok()) return pause(status);
   }
+}
+
+absl::Status LocalSockets::hand_over(FileDescriptor& connection) {
+  WEFT_ASSIGN_OR_RETURN(const int second, keep(connection));
+  if (!watch_end(second)) {
+    MutexLock lock(mutex_);
+    kept_.erase(second);
+    return absl::ResourceExhaustedError("no memory to watch it");
+  }
+  accept_(std::move(connection));
+  return absl::OkStatus();
 }
 
 // The listener stays readable, so without a pause the watcher would try again at once, for ever.
 void LocalSockets::pause(const absl::Status& why) {
-  log_warning("a connection within this host was not accepted: ", why.message());
+  if (clock_.now() >= next_warning_) {
+    next_warning_ = clock_.now() + kBetweenWarnings;
+    log_warning("connections within this host wait to be accepted: ", why.message());
+  }
   watcher_->unwatch(listener_->descriptor());
   pause_ = clock_.call_at(clock_.now() + kPause, [this, watcher = watcher_] {
     watcher->post([this] { watch_listener(); });
   });
 }
 
-absl::StatusOr<FileDescriptor> LocalSockets::keep(LocalSocket socket) {
-  FileDescriptor connection = socket.take_descriptor();
+absl::StatusOr<int> LocalSockets::keep(const FileDescriptor& connection) {
   FileDescriptor second(::fcntl(connection.get(), F_DUPFD_CLOEXEC, 0));
   if (!second.valid()) {
     return absl::ErrnoToStatus(errno, "a second descriptor of a connection within this host");
   }
   const int number = second.get();
-  {
-    MutexLock lock(mutex_);
-    if (stopped_) return absl::UnavailableError("this transport has stopped");
-    kept_.emplace(number, std::move(second));
-  }
-  // When either end has closed the connection, the second descriptor must not keep it open.
-  watcher_->post([this, number] {
-    (void)watcher_->watch(number, Watcher::Event::kHungUp, [this, number] { forget(number); });
-  });
-  return connection;
+  MutexLock lock(mutex_);
+  if (stopped_) return absl::UnavailableError("this transport has stopped");
+  kept_.emplace(number, std::move(second));
+  return number;
 }
 
+bool LocalSockets::watch_end(int descriptor) {
+  return watcher_->watch(descriptor, Watcher::Event::kHungUp,
+                         [this, descriptor] { forget(descriptor); });
+}
+
+// The far end has closed the connection, or gRPC has at this end. The second descriptor must not
+// keep it open. gRPC may still write to a far end that only reads nothing more: that must fail.
 void LocalSockets::forget(int descriptor) {
+  ::shutdown(descriptor, SHUT_RDWR);
   watcher_->unwatch(descriptor);
   MutexLock lock(mutex_);
   kept_.erase(descriptor);

@@ -1,5 +1,8 @@
 // Accepts and dials the connections of gRPC within one host, over unix sockets with abstract names.
 //
+// A connection has two descriptors at each end. While it hangs, gRPC keeps the frames that it
+// writes.
+//
 // gRPC itself would not ask whose process the far end is. And it would wait for ever for a far end
 // that is stopped and takes no more bytes: TCP has a timeout for that (kGiveUpArguments,
 // grpc_handshake.h), unix sockets have none. So this object makes the sockets, checks the far ends
@@ -63,9 +66,12 @@ class LocalSockets {
   void watch_listener();
   void accept_some();
   void pause(const absl::Status& why);
-  // On any thread. Returns the descriptor that gRPC shall own.
-  absl::StatusOr<FileDescriptor> keep(LocalSocket socket) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Hands a new connection to gRPC.
+  absl::Status hand_over(FileDescriptor& connection);
+  bool watch_end(int descriptor);
   void forget(int descriptor) ABSL_LOCKS_EXCLUDED(mutex_);
+  // On any thread. Keeps a second descriptor of the connection and returns its number.
+  absl::StatusOr<int> keep(const FileDescriptor& connection) ABSL_LOCKS_EXCLUDED(mutex_);
 
   Clock& clock_;
   std::string name_;
@@ -77,6 +83,8 @@ class LocalSockets {
   // Used only by the watcher's thread, and after it has ended.
   std::optional<LocalListener> listener_;
   std::optional<TimerId> pause_;
+  TimePoint next_warning_ = TimePoint::min();
+  FileDescriptor accepted_;  // and not handed over yet, because the system lacked something
   // Shared with timers, because one may be running when it is cancelled. Last: it uses the above.
   const std::shared_ptr<Watcher> watcher_ = std::make_shared<Watcher>();
 };

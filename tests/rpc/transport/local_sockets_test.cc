@@ -47,6 +47,8 @@ class FreezingProxy {
   }
   std::string address() const { return "unix:" + listener_.name(); }
   void freeze() { frozen_.store(true); }
+  // After freeze(): sends nothing more to the diallers either.
+  void half_close() { half_closed_.store(true); }
   size_t connections() const { return connections_.load(); }
 
  private:
@@ -59,6 +61,9 @@ class FreezingProxy {
         polled.push_back({far.get(), POLLIN, 0});
       }
       if (frozen_.load()) polled.clear();
+      if (half_closed_.exchange(false)) {
+        for (const auto& [near, far] : pairs) ::shutdown(near.get(), SHUT_WR);
+      }
       if (::poll(polled.data(), polled.size(), 1) <= 0) continue;
       for (size_t i = 1; i < polled.size(); ++i) {
         const auto& pair = pairs[(i - 1) / 2];
@@ -90,7 +95,7 @@ class FreezingProxy {
 
   const std::string target_;
   LocalListener listener_ = *LocalListener::create(LocalSocket::Kind::kStream);
-  std::atomic<bool> frozen_{false}, stopping_{false};
+  std::atomic<bool> frozen_{false}, half_closed_{false}, stopping_{false};
   std::atomic<size_t> connections_{0};
   std::thread thread_{[this] { run(); }};
 };
@@ -138,6 +143,22 @@ TEST_F(LocalGrpcTest, StopNeedsNothingOfAFarEndThatTakesNothing) {
   }
   a->transport->stop();
   b->transport->stop();
+}
+
+// It also closes its own direction, so the end of the connection is seen while a write waits.
+TEST_F(LocalGrpcTest, AHalfClosedConnectionEndsAlthoughAWriteWaits) {
+  auto a = started(1), b = started(2);
+  FreezingProxy proxy(b->transport->address().substr(sizeof("unix:") - 1));
+  const auto connection = connect(*a, proxy.address(), b->identity);
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  ASSERT_TRUE(eventually([&] { return proxy.connections() == 2; }));
+  proxy.freeze();
+  for (uint64_t i = 1; i < 65; ++i) {
+    ASSERT_TRUE((*connection)->send(numbered_frame(i, 1 << 20)));
+    ASSERT_TRUE((*connection)->send(numbered_frame(i, 100)));
+  }
+  proxy.half_close();
+  EXPECT_TRUE(a->sink.wait_for_closed(1));
 }
 
 TEST_F(LocalGrpcTest, AClosedConnectionLeavesNoDescriptorBehind) {
