@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view kScheme = "spiffe://";
 constexpr size_t kMostUri = 2048;     // SPIFFE ID, section 2.3
-constexpr size_t kRunBytes = 8;       // of the digest
+constexpr size_t kRunBytes = 16;      // of the digest
 constexpr size_t kMostSegment = 127;  // as of a worker's name
 
 bool is_segment(std::string_view text) {

@@ -2,7 +2,7 @@
 //
 // It is the only URI among the certificate's subject alternative names, and has the form
 // spiffe://TRUST/weft/RUN/ROLE/NAME. TRUST is "weft.local" for certificates that a job makes
-// itself. RUN is the first half of the SHA-256 of the run id in 16 hexadecimal digits, because a
+// itself. RUN is the first half of the SHA-256 of the run id in 32 hexadecimal digits, because a
 // run id may have any character.
 //
 // Thread safety: plain values and pure functions.

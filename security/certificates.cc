@@ -157,31 +157,38 @@ std::string now_text() {
   return text;
 }
 
+// As gRPC and OpenSSL check it in a handshake: an authority need not be its own issuer.
 absl::Status check_chain(const std::vector<Certificate>& authorities,
-                         const std::vector<Certificate>& chain) {
+                         const std::vector<Certificate>& chain, int purpose) {
   const Store store(X509_STORE_new());
   const std::unique_ptr<STACK_OF(X509), Free<[](STACK_OF(X509) * all) { sk_X509_free(all); }>>
       between(sk_X509_new_null());
   const StoreContext context(X509_STORE_CTX_new());
   for (const Certificate& one : authorities) X509_STORE_add_cert(store.get(), one.get());
   for (size_t i = 1; i < chain.size(); ++i) sk_X509_push(between.get(), chain[i].get());
-  X509* const leaf = chain.front().get();
-  if (X509_STORE_CTX_init(context.get(), store.get(), leaf, between.get()) != 1) {
+  X509_STORE_set_flags(store.get(), X509_V_FLAG_PARTIAL_CHAIN);
+  if (X509_STORE_CTX_init(context.get(), store.get(), chain.front().get(), between.get()) != 1 ||
+      X509_STORE_CTX_set_purpose(context.get(), purpose) != 1) {
     return openssl_failed("check a certificate");
   }
   if (X509_verify_cert(context.get()) == 1) return absl::OkStatus();
   const int error = X509_STORE_CTX_get_error(context.get());
+  const X509* const bad = X509_STORE_CTX_get_current_cert(context.get());
   ERR_clear_error();
-  std::string when;
+  std::string why;
   if (error == X509_V_ERR_CERT_NOT_YET_VALID) {
-    when = absl::StrCat(": it begins at ", text_of(X509_get0_notBefore(leaf)),
-                        ", and this machine's clock says ", now_text(), ". Compare the clocks");
+    why = absl::StrCat(": it begins at ", text_of(X509_get0_notBefore(bad)),
+                       ", and this machine's clock says ", now_text(), ". Compare the clocks");
   } else if (error == X509_V_ERR_CERT_HAS_EXPIRED) {
-    when = absl::StrCat(": it ended at ", text_of(X509_get0_notAfter(leaf)),
-                        ", and this machine's clock says ", now_text());
+    why = absl::StrCat(": it ended at ", text_of(X509_get0_notAfter(bad)),
+                       ", and this machine's clock says ", now_text());
+  } else if (error == X509_V_ERR_INVALID_PURPOSE) {
+    why = ": it must be for TLS servers and for TLS clients";
   }
+  const int depth = X509_STORE_CTX_get_error_depth(context.get());
   return absl::PermissionDeniedError(
-      absl::StrCat("the certificate is refused: ", X509_verify_cert_error_string(error), when));
+      absl::StrCat(depth == 0 ? "the certificate" : "an issuer of the certificate",
+                   " is refused: ", X509_verify_cert_error_string(error), why));
 }
 
 }  // namespace
@@ -228,6 +235,11 @@ absl::StatusOr<TlsCredentials> JobAuthority::issue(const CertificateName& name) 
   return result;
 }
 
+std::vector<std::string> uris_of_certificate(std::string_view pem) {
+  const absl::StatusOr<std::vector<Certificate>> found = read_certificates(pem, "the text");
+  return found.ok() ? uris_of(found->front().get()) : std::vector<std::string>();
+}
+
 absl::StatusOr<TlsCredentials> check_credentials(std::string authorities, std::string chain,
                                                  SecretBytes key) {
   WEFT_ASSIGN_OR_RETURN(const std::vector<Certificate> trusted,
@@ -248,7 +260,8 @@ absl::StatusOr<TlsCredentials> check_credentials(std::string authorities, std::s
     ERR_clear_error();
     return absl::InvalidArgumentError("the key does not belong to the certificate");
   }
-  WEFT_RETURN_IF_ERROR(check_chain(trusted, own));
+  WEFT_RETURN_IF_ERROR(check_chain(trusted, own, X509_PURPOSE_SSL_SERVER));
+  WEFT_RETURN_IF_ERROR(check_chain(trusted, own, X509_PURPOSE_SSL_CLIENT));
   TlsCredentials result;
   WEFT_ASSIGN_OR_RETURN(result.name, only_certificate_name(uris_of(own.front().get())));
   result.authorities = std::move(authorities);

@@ -45,6 +45,10 @@ class JobAuthority {
   std::string certificate_;
 };
 
+// The URIs in the first certificate of a PEM text, each with all its bytes. Empty: there is no
+// certificate, or it has none.
+std::vector<std::string> uris_of_certificate(std::string_view pem);
+
 // Checks credentials before their first use, and reads the certificate's name. Errors, each of
 // which says what is wrong and when, by this machine's clock:
 //
@@ -52,6 +56,7 @@ class JobAuthority {
 //   certificate has no or several URIs, or its URI is no name of a worker.
 //
 // - PermissionDenied: no authority has signed the certificate. It has expired, or is not yet valid.
+//   It is not for TLS servers and clients.
 absl::StatusOr<TlsCredentials> check_credentials(std::string authorities, std::string chain,
                                                  SecretBytes key);
 

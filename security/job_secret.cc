@@ -5,7 +5,6 @@
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
-#include <openssl/crypto.h>
 #include <openssl/rand.h>
 #include <pwd.h>
 #include <string>
@@ -14,7 +13,6 @@
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
 #include "weft/security/internal/key_file.h"
@@ -54,12 +52,25 @@ absl::StatusOr<std::string> default_file(const EnvironmentReader& read) {
   return absl::StrCat(home, "/.config/weft/secret");
 }
 
+absl::Status check_folder(const std::string& folder) {
+  struct stat found = {};
+  if (::stat(folder.c_str(), &found) != 0) return failed("inspect " + folder, errno);
+  const bool of_others = found.st_uid != ::geteuid() && found.st_uid != 0;
+  if (!of_others && (found.st_mode & 0022) == 0) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat("other users can write the folder ", folder,
+                                                  ", where the job's secret is. Run: chmod 700 ",
+                                                  folder));
+}
+
 // Makes the file unless it exists. `link` fails if another process was first. So a file with this
 // name always has its whole content.
 absl::Status make_file(const std::string& path) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code error;
   std::filesystem::create_directories(folder.parent_path(), error);
+  if (error) {
+    return failed(absl::StrCat("make the folder ", folder.parent_path().string()), error.value());
+  }
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
     return failed(absl::StrCat("make the folder ", folder.string()), errno);
   }
@@ -75,12 +86,15 @@ absl::Status make_file(const std::string& path) {
   if (RAND_bytes(random.bytes().data(), kRandomBytes) != 1) {
     return absl::UnavailableError("the system gives no random bytes for the job's secret");
   }
-  std::string digits = absl::BytesToHexString(absl_view(random.text()));
-  digits += '\n';
-  const ssize_t written = ::write(descriptor, digits.data(), digits.size());
-  const bool whole = written == static_cast<ssize_t>(digits.size());
-  OPENSSL_cleanse(digits.data(), digits.size());
-  if (!whole || ::fsync(descriptor) != 0) return failed(absl::StrCat("write ", temporary), errno);
+  SecretBytes digits(2 * kRandomBytes + 1);
+  for (size_t i = 0; i < 2 * kRandomBytes; ++i) {
+    const unsigned half = random.bytes()[i / 2] >> (i % 2 == 0 ? 4 : 0) & 0xf;
+    digits.bytes()[i] = static_cast<unsigned char>("0123456789abcdef"[half]);
+  }
+  digits.bytes().back() = '\n';
+  const ssize_t written = ::write(descriptor, digits.bytes().data(), digits.size());
+  if (written != static_cast<ssize_t>(digits.size()) || ::fsync(descriptor) != 0)
+    return failed(absl::StrCat("write ", temporary), errno);
   if (::link(temporary.c_str(), path.c_str()) != 0 && errno != EEXIST) {
     return failed(absl::StrCat("make ", path), errno);
   }
@@ -120,9 +134,13 @@ absl::StatusOr<SecretBytes> find_job_secret(const EnvironmentReader& read) {
   }
   WEFT_ASSIGN_OR_RETURN(const std::string path, default_file(read));
   absl::StatusOr<SecretBytes> found = read_secret(path);
-  if (!absl::IsNotFound(found.status())) return found;
-  WEFT_RETURN_IF_ERROR(make_file(path));
-  return read_secret(path);
+  if (absl::IsNotFound(found.status())) {
+    WEFT_RETURN_IF_ERROR(make_file(path));
+    found = read_secret(path);
+  }
+  // Users who can write the folder can put a file there that this user has made for another use.
+  WEFT_RETURN_IF_ERROR(check_folder(std::filesystem::path(path).parent_path().string()));
+  return found;
 }
 
 }  // namespace weft

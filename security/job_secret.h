@@ -15,8 +15,8 @@
 //
 // - InvalidArgument: WEFT_SECRET is set. The environment of a process is no place for a secret.
 //
-// - PermissionDenied: users other than this one and root could read or write the file. Members of
-//   the file's group may read it if root owns it.
+// - PermissionDenied: users other than this one and root could read or write the file, or write the
+//   folder `weft`. Members of the file's group may read it if root owns it.
 //
 // - NotFound, Unavailable: the file cannot be opened, read or made.
 #pragma once

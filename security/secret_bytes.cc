@@ -24,7 +24,7 @@ SecretBytes::SecretBytes(size_t size) : size_(size) {
   data_ = static_cast<unsigned char*>(pages);
   (void)::mlock(pages, whole_pages(size));
   (void)::madvise(pages, whole_pages(size), MADV_DONTDUMP);
-  (void)::madvise(pages, whole_pages(size), MADV_DONTFORK);
+  (void)::madvise(pages, whole_pages(size), MADV_WIPEONFORK);
 }
 
 SecretBytes::SecretBytes(std::string_view content) : SecretBytes(content.size()) {

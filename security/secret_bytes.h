@@ -1,7 +1,7 @@
 // Holds a secret, such as a job's secret or a private key, in memory of its own.
 //
-// The memory is locked, so it does not reach the swap. It is left out of core dumps and of forked
-// children, and it is overwritten before it is freed. If the limit of locked memory
+// The memory is locked, so it does not reach the swap. It is left out of core dumps, forked
+// children see zeros, and it is overwritten before it is freed. If the limit of locked memory
 // (RLIMIT_MEMLOCK) is used up, the memory is not locked, and the rest holds.
 //
 // Thread safety: a plain value that can be moved.

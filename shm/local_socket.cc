@@ -241,6 +241,12 @@ absl::StatusOr<LocalListener> LocalListener::create(LocalSocket::Kind kind) {
   return LocalListener(std::move(descriptor), std::move(name), kind);
 }
 
+bool LocalListener::is_name(std::string_view name) {
+  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
+  return name.size() == kPrefix.size() + 32 && name.starts_with(kPrefix) &&
+         std::all_of(name.begin() + kPrefix.size(), name.end(), is_digit);
+}
+
 absl::StatusOr<LocalSocket> LocalListener::accept(TimePoint deadline) {
   while (true) {
     FileDescriptor accepted(

@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 #include <sys/types.h>
 #include <vector>
 
@@ -86,6 +87,8 @@ class LocalListener {
   static absl::StatusOr<LocalListener> create(
       LocalSocket::Kind kind = LocalSocket::Kind::kMessages);
 
+  // Whether a listener can have this name. All names come from create().
+  static bool is_name(std::string_view name);
   // The argument for connect(), also in another process. It is printable.
   const std::string& name() const { return name_; }
   // Closes connections of other users' processes and continues to wait, but not beyond the

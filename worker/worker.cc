@@ -26,7 +26,7 @@
 #include "weft/rpc/transport/grpc_transport.h"
 #include "weft/rpc/worker_runtime.h"
 #include "weft/rref/rref_driver.h"
-#include "weft/security/worker_credentials.h"
+#include "weft/security/worker_identity.h"
 #include "weft/worker/store/hosted_stores.h"
 #include "weft/worker/store/rendezvous.h"
 
@@ -65,10 +65,9 @@ absl::Status secure(const WorkerOptions& options, GrpcTransportOptions& grpc) {
     grpc.listen_address = "unix:";
     return absl::OkStatus();
   }
-  WEFT_ASSIGN_OR_RETURN(TlsCredentials credentials,
-                        find_worker_credentials(options.place.run_id, options.place.role_name,
-                                                options.effective_name()));
-  grpc.tls = std::make_shared<const TlsCredentials>(std::move(credentials));
+  WEFT_ASSIGN_OR_RETURN(grpc.tls,
+                        find_worker_identity(options.place.run_id, options.place.role_name,
+                                             options.effective_name()));
   return absl::OkStatus();
 }
 
@@ -88,6 +87,19 @@ absl::StatusOr<std::unique_ptr<Transport>> make_transport(const WorkerOptions& o
   local.workers = options.place.local_world_size;
   return std::make_unique<FallbackTransport>(
       clock, std::make_unique<SameHostTransport>(clock, local), std::move(across_hosts));
+}
+
+// What peers compare at each connection, because shared memory works in each mode.
+std::string security_of(const WorkerOptions& options) {
+  switch (options.security) {
+    case WorkerOptions::Security::kAuto:
+      return "";
+    case WorkerOptions::Security::kMtls:
+      return "mtls";
+    case WorkerOptions::Security::kNone:
+      return "none";
+  }
+  return "";
 }
 
 absl::Duration join_limit(const WorkerOptions& options) {
@@ -252,6 +264,7 @@ void Worker::Stack::make_agent(WorkerId self, const std::vector<WorkerInfo>& mem
                                const std::shared_ptr<DeathRecords>& list) {
   rpc_internal::AgentOptions agent;
   agent.group = absl::StrCat(options_.place.run_id, "/", options_.place.group_epoch);
+  agent.security = security_of(options_);
   agent.self = {self, options_.effective_name(), transport_->address()};
   agent.credit = {options_.call_credits, options_.byte_credits, options_.max_queued_calls,
                   options_.max_queued_bytes};

@@ -1,5 +1,6 @@
 #include "weft/worker/worker_options.h"
 
+#include <optional>
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,7 @@ namespace {
 
 constexpr char kSameHost[] = "WEFT_SAME_HOST";
 constexpr char kSecurity[] = "WEFT_SECURITY";
+constexpr char kListenHost[] = "WEFT_LISTEN_HOST";
 
 absl::StatusOr<WorkerOptions::Security> parse_security(const std::string& text) {
   if (text == "auto") return WorkerOptions::Security::kAuto;
@@ -39,6 +41,7 @@ WorkerOptions WorkerOptions::from_env() {
       parse_security(read_process_environment(kSecurity).value_or("auto"));
   if (!security.ok()) throw RpcError(security.status());
   options.security = *security;
+  options.listen_host = read_process_environment(kListenHost).value_or("");
   return options;
 }
 
@@ -55,6 +58,9 @@ bool WorkerOptions::stays_on_host() const {
 std::string WorkerOptions::effective_listen_host() const {
   if (!listen_host.empty()) return listen_host;
   if (stays_on_host()) return "127.0.0.1";
+  const std::optional<std::string> address =
+      worker_internal::address_towards(place.master_addr, place.master_port);
+  if (address.has_value()) return *address;
   char host[256] = {};
   if (gethostname(host, sizeof host - 1) != 0) return "127.0.0.1";
   return host;

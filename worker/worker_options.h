@@ -60,8 +60,9 @@ struct WorkerOptions {
   //
   // kAuto: if the group stays on this host, only processes of this user and root, and the worker
   // opens no TCP port. Otherwise as kMtls.
-  // kMtls: processes that have a certificate of the job. Connections are encrypted, except those
-  // through shared memory. security/worker_credentials.h says where the certificate comes from.
+  // kMtls: processes that have a certificate of the job, and through shared memory those of this
+  // user and root. TCP connections are encrypted. security/worker_identity.h says where the
+  // certificate comes from.
   // kNone: everybody who reaches the worker's port.
   enum class Security { kAuto, kMtls, kNone };
   Security security = Security::kAuto;
@@ -79,8 +80,10 @@ struct WorkerOptions {
   std::function<void(const WorkerInfo& worker, MemberChange change, const absl::Status& why)>
       on_member_change = nullptr;
 
-  // The host at which peers reach this worker. Empty: if the store is at a loopback address or has
-  // none, the group stays on this host. Otherwise it is this machine's host name.
+  // The host at which peers reach this worker; from_env() reads WEFT_LISTEN_HOST. Empty: if the
+  // store is at a loopback address or has none, the group stays on this host. Otherwise it is the
+  // address of the interface that reaches the store, or, if there is none, this machine's host
+  // name.
   std::string listen_host = {};
 
   // Functions of this worker alone, in addition to those of the catalogue.

@@ -41,7 +41,8 @@ void Agent::set_membership(MembershipHooks hooks) {
 }
 
 PeerIdentity Agent::identity() const {
-  return {options_.group, options_.self.name, options_.self.id, options_.self.address};
+  return {options_.group, options_.self.name, options_.self.id, options_.self.address,
+          options_.security};
 }
 
 absl::Status Agent::start(std::vector<WorkerInfo> members) {
@@ -197,6 +198,13 @@ absl::Status Agent::on_accept(const PeerIdentity& identity) {
     return absl::FailedPreconditionError(absl::StrCat("worker '", options_.self.name,
                                                       "' belongs to group '", options_.group,
                                                       "', not to '", identity.group, "'"));
+  }
+  // Not FailedPrecondition: to the dialler that would be a sign of this worker's death.
+  if (identity.security != options_.security) {
+    const auto named = [](const std::string& mode) { return mode.empty() ? "auto" : mode; };
+    return absl::PermissionDeniedError(absl::StrCat("WEFT_SECURITY is ", named(options_.security),
+                                                    " here and ", named(identity.security),
+                                                    " at the dialler"));
   }
   const PeerLinkPtr peer = peers_.find(identity.id);
   const bool stopping = environment_.stopping.load();

@@ -28,7 +28,8 @@
 namespace weft::rpc_internal {
 
 struct AgentOptions {
-  std::string group;  // the prefix of the group's keys in the rendezvous store
+  std::string group;          // the prefix of the group's keys in the rendezvous store
+  std::string security = {};  // the mode (docs/security.md), "" for auto; the same on all workers
   WorkerInfo self;
   CreditWindow credit;
   TransportLimits limits;  // of the members' transports

@@ -75,12 +75,16 @@ class GrpcTransport::Impl {
     rpc_internal::limit_grpc_log();
     const std::string& wanted = shared_->options.listen_address;
     const size_t colon = wanted.rfind(':');
-    if (!shared_->local.has_value() && (colon == std::string::npos || colon == 0)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("listen address '", wanted, "' is neither host:port nor unix:"));
+    if (!shared_->local.has_value()) {
+      WEFT_RETURN_IF_ERROR(prepend("cannot listen: ", rpc_internal::check_host_and_port(wanted)));
     }
-    if (shared_->local.has_value() && shared_->tls.has_value()) {
-      return absl::InvalidArgumentError("unix sockets are used without TLS");
+    if (shared_->options.tls != nullptr) {
+      if (shared_->local.has_value()) {
+        return absl::InvalidArgumentError("unix sockets are used without TLS");
+      }
+      if (shared_->tls == nullptr) {
+        WEFT_ASSIGN_OR_RETURN(shared_->tls, rpc_internal::GrpcTls::create(shared_->options.tls));
+      }
     }
     int port = 0;
     grpc::ServerBuilder builder;
@@ -103,8 +107,8 @@ class GrpcTransport::Impl {
           External::FROM_FD, grpc::InsecureServerCredentials());
     } else {
       builder.AddListeningPort(wanted,
-                               shared_->tls.has_value() ? shared_->tls->for_listening()
-                                                        : grpc::InsecureServerCredentials(),
+                               shared_->tls != nullptr ? shared_->tls->for_listening()
+                                                       : grpc::InsecureServerCredentials(),
                                &port);
     }
     builder.RegisterService(&service_);

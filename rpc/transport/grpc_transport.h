@@ -6,9 +6,9 @@
 // the stream can fill only what flow control lets it send (16 MiB). A stream that is opened without
 // a hello is refused. A TCP connection may have 4 streams. It is closed if it has none for 10 s.
 //
-// `listen` changes three settings of the whole process: malloc keeps freed memory
-// (base/freed_memory.h), gRPC's errors go to Weft's log (rpc/transport/internal/grpc_log.h), and
-// Abseil stops looking for deadlocks, unless the build has assertions.
+// `listen` changes three settings of the whole process. malloc keeps freed memory
+// (base/freed_memory.h). gRPC's errors go to Weft's log (rpc/transport/internal/grpc_log.h). Abseil
+// stops looking for deadlocks, unless the build has assertions.
 //
 // Thread safety: all methods may be called from any thread.
 // Lifetime: the clock must outlive the transport. `stop` (or the destructor) closes all streams and
@@ -28,16 +28,16 @@
 
 namespace weft {
 
-struct TlsCredentials;  // security/certificates.h
+class TlsIdentity;  // security/tls_identity.h
 
 struct GrpcTransportOptions {
   // "host:port"; port 0 takes a free one. The host is what peers dial. "unix:" means unix sockets
   // instead of TCP: only processes of this host, and of this user or root, can connect. Then all
   // peers must have such addresses.
   std::string listen_address = "127.0.0.1:0";
-  // With these credentials all connections use mutual TLS. Null: whoever reaches the port may
-  // connect.
-  std::shared_ptr<const TlsCredentials> tls = nullptr;
+  // With this identity all connections use mutual TLS. Null: whoever reaches the port may connect.
+  // An identity that changes is for one transport.
+  std::shared_ptr<TlsIdentity> tls = nullptr;
   TransportLimits limits;
   // So many streams may wait for `start`. Further ones are refused, and their diallers dial again.
   size_t most_waiting = 256;

@@ -37,7 +37,8 @@ struct PeerIdentity {
   std::string group;  // group prefix of the rendezvous; workers of other jobs are refused
   std::string name;
   WorkerId id;
-  std::string address = {};  // where it can be dialled; `connect` ignores it
+  std::string address = {};   // where it can be dialled; `connect` ignores it
+  std::string security = {};  // its mode (docs/security.md), "" for auto; `connect` ignores it
 };
 
 // Counts, since a stream began, the bytes (Frame::cost) that `send` has put on it.

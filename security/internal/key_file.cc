@@ -1,5 +1,6 @@
 #include "weft/security/internal/key_file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -49,9 +50,10 @@ absl::StatusOr<SecretBytes> read_file(const std::string& path, size_t most, Acce
   }
   WEFT_RETURN_IF_ERROR(check_access(path, file, access));
 
-  SecretBytes content(most + 1);
+  const size_t expected = std::min(static_cast<size_t>(file.st_size), most);
+  SecretBytes content(expected + 1);
   size_t length = 0;
-  while (length <= most) {
+  while (length <= expected) {
     const ssize_t got =
         ::read(descriptor, content.bytes().data() + length, content.size() - length);
     if (got < 0 && errno == EINTR) continue;
@@ -63,6 +65,9 @@ absl::StatusOr<SecretBytes> read_file(const std::string& path, size_t most, Acce
   }
   if (length > most) {
     return absl::InvalidArgumentError(absl::StrCat(path, " has more than ", most, " bytes"));
+  }
+  if (length > expected) {
+    return absl::UnavailableError(absl::StrCat(path, " has changed while it was read"));
   }
   content.shrink(length);
   return content;

@@ -1,10 +1,10 @@
 #include "weft/tests/security/certificate_maker.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <iostream>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "weft/security/internal/openssl.h"
 
 namespace weft {
@@ -46,6 +46,20 @@ void add(X509* certificate, X509* issuer, int kind, const std::string& value) {
        "add an extension");
 }
 
+// Unlike OpenSSL's texts, this lets a URI have any byte.
+void add_uris(X509* certificate, const std::vector<std::string>& uris) {
+  if (uris.empty()) return;
+  const ssl::Names names(sk_GENERAL_NAME_new_null());
+  for (const std::string& uri : uris) {
+    GENERAL_NAME* name = GENERAL_NAME_new();
+    ASN1_IA5STRING* text = ASN1_IA5STRING_new();
+    ASN1_STRING_set(text, uri.data(), static_cast<int>(uri.size()));
+    GENERAL_NAME_set0_value(name, GEN_URI, text);
+    sk_GENERAL_NAME_push(names.get(), name);
+  }
+  must(X509_add1_ext_i2d(certificate, NID_subject_alt_name, names.get(), 0, 0) == 1, "add URIs");
+}
+
 ssl::Certificate begin(EVP_PKEY* key, X509* issuer, const std::string& name, long begins,
                        long ends) {
   ssl::Certificate one(X509_new());
@@ -61,11 +75,17 @@ ssl::Certificate begin(EVP_PKEY* key, X509* issuer, const std::string& name, lon
   return one;
 }
 
+// OpenSSL tries only one of several authorities of the same name.
+std::string next_name() {
+  static std::atomic<int> number{0};
+  return absl::StrCat("authority ", number++);
+}
+
 }  // namespace
 
 CertificateMaker::CertificateMaker() {
   const ssl::Key key(EVP_EC_gen("P-256"));
-  const ssl::Certificate own = begin(key.get(), nullptr, "a site's authority", -86400, 86400);
+  const ssl::Certificate own = begin(key.get(), nullptr, next_name(), -86400, 86400);
   add(own.get(), own.get(), NID_basic_constraints, "critical,CA:TRUE");
   add(own.get(), own.get(), NID_key_usage, "critical,keyCertSign");
   must(X509_sign(own.get(), key.get(), EVP_sha256()) > 0, "sign");
@@ -82,12 +102,9 @@ TlsCredentials CertificateMaker::make(const CertificateRequest& request) const {
   const ssl::Key key(EVP_EC_gen("P-256"));
   const ssl::Certificate one =
       begin(key.get(), issuer.get(), request.common_name, request.begins, request.ends);
-  if (!request.uris.empty()) {
-    add(one.get(), issuer.get(), NID_subject_alt_name,
-        absl::StrCat("URI:", absl::StrJoin(request.uris, ",URI:")));
-  }
+  add_uris(one.get(), request.uris);
   add(one.get(), issuer.get(), NID_key_usage, "critical,digitalSignature");
-  add(one.get(), issuer.get(), NID_ext_key_usage, "serverAuth,clientAuth");
+  add(one.get(), issuer.get(), NID_ext_key_usage, request.purposes);
   must(X509_sign(one.get(), signer.get(), EVP_sha256()) > 0, "sign");
   TlsCredentials result;
   result.authorities = certificate_;

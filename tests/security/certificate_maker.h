@@ -15,6 +15,7 @@ struct CertificateRequest {
   std::string common_name = "weft";
   long begins = -3600;  // seconds from now
   long ends = 3600;
+  std::string purposes = "serverAuth,clientAuth";
 };
 
 // An authority of its own, such as a site that issues its workers' certificates would have.

@@ -14,7 +14,7 @@ using testing::HasSubstr;
 TEST(CertificateNameTest, AUriHoldsAllOfIt) {
   const auto name = certificate_name("any run id: 1/2", "trainer", "worker-1.a_b");
   ASSERT_TRUE(name.ok()) << name.status();
-  EXPECT_EQ(name->run.size(), 16u);
+  EXPECT_EQ(name->run.size(), 32u);
   EXPECT_EQ(name->uri(), "spiffe://weft.local/weft/" + name->run + "/trainer/worker-1.a_b");
   const auto parsed = parse_certificate_name(name->uri());
   ASSERT_TRUE(parsed.ok()) << parsed.status();
@@ -22,7 +22,8 @@ TEST(CertificateNameTest, AUriHoldsAllOfIt) {
 }
 
 TEST(CertificateNameTest, TheRunIsPartOfASha256) {
-  EXPECT_EQ(run_digest("abc"), "ba7816bf8f01cfea");  // FIPS 180-4, example of SHA-256
+  EXPECT_EQ(run_digest("abc"),
+            "ba7816bf8f01cfea414140de5dae2223");  // FIPS 180-4, example of SHA-256
 }
 
 TEST(CertificateNameTest, AnEmptyRoleIsTheDefaultOne) {

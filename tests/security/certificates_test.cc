@@ -105,6 +105,23 @@ TEST(CheckCredentialsTest, ATimeThatDoesNotFitIsToldWithThisMachinesClock) {
                     HasSubstr("Compare the clocks")));
 }
 
+TEST(CheckCredentialsTest, ItMustBeForServersAndForClients) {
+  const CertificateMaker site;
+  for (const char* purposes : {"serverAuth", "clientAuth", "codeSigning"}) {
+    const absl::Status status = check(site.make({.purposes = purposes}));
+    EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << purposes;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("for TLS servers and for TLS clients"));
+  }
+}
+
+TEST(CheckCredentialsTest, AUriIsReadBeyondAByteOfZero) {
+  const CertificateMaker site;
+  const std::string uri = CertificateRequest().uris.front() + std::string("\0.evil", 6);
+  EXPECT_THAT(uris_of_certificate(site.make({.uris = {uri}}).chain), testing::ElementsAre(uri));
+  EXPECT_EQ(check(site.make({.uris = {uri}})).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(uris_of_certificate("no PEM"), testing::IsEmpty());
+}
+
 TEST(CheckCredentialsTest, ExactlyOneUriNamesTheWorker) {
   const CertificateMaker site;
   const std::string uri = CertificateRequest().uris.front();

@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -106,6 +107,13 @@ TEST_F(JobSecretTest, AFileThatOthersCouldReadOrWriteIsRefused) {
   }
 }
 
+TEST_F(JobSecretTest, AFolderThatOthersCanWriteIsRefused) {
+  (void)found();
+  ASSERT_EQ(::chmod((folder_ + "/.config/weft").c_str(), 0777), 0);
+  EXPECT_THAT(refused(absl::StatusCode::kPermissionDenied),
+              AllOf(HasSubstr(folder_ + "/.config/weft"), HasSubstr("chmod 700")));
+}
+
 TEST_F(JobSecretTest, TheGroupMayReadAFileOfRoot) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can make files of root";
   write(kGood, 0440);
@@ -144,6 +152,15 @@ TEST_F(JobSecretTest, TheEnvironmentIsNoPlaceForIt) {
   variables_["WEFT_SECRET"] = "a secret that must not be told again";
   EXPECT_THAT(refused(absl::StatusCode::kInvalidArgument),
               AllOf(HasSubstr("WEFT_SECRET_FILE"), testing::Not(HasSubstr("told again"))));
+}
+
+TEST(SecretBytesTest, AForkedChildSeesZeros) {
+  const SecretBytes secret("abcdef");
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(secret.text() == std::string_view("\0\0\0\0\0\0", 6) ? 0 : 1);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(SecretBytesTest, MovesAndShrinks) {

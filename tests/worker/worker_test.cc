@@ -467,10 +467,14 @@ TEST(WorkerOptionsTest, ListensOnLoopbackOnlyIfTheStoreIsThere) {
   EXPECT_EQ(options.effective_listen_host(), "127.0.0.1");
   options.place.master_addr = "::1";
   EXPECT_EQ(options.effective_listen_host(), "127.0.0.1");
+  EXPECT_TRUE(options.stays_on_host());
   options.place.master_addr = "node7.example";
   EXPECT_NE(options.effective_listen_host(), "127.0.0.1");
+  EXPECT_FALSE(options.stays_on_host());
   options.listen_host = "10.0.0.3";
   EXPECT_EQ(options.effective_listen_host(), "10.0.0.3");
+  options.place.master_addr = "127.0.0.1";
+  EXPECT_FALSE(options.stays_on_host());
 }
 
 }  // namespace

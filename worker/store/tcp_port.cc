@@ -111,6 +111,27 @@ bool is_loopback_name(const std::string& host) {
   return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
 }
 
+std::optional<std::string> address_towards(const std::string& host, uint16_t port) {
+  const absl::StatusOr<AddressList> addresses = resolve(host, port);
+  for (const addrinfo* a = addresses.ok() ? addresses->get() : nullptr; a != nullptr;
+       a = a->ai_next) {
+    // Connecting a UDP socket sends nothing. It only chooses the route.
+    const Descriptor fd(socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage own = {};
+    socklen_t size = sizeof(own);
+    char text[NI_MAXHOST];
+    if (!fd.valid() || connect(fd.get(), a->ai_addr, a->ai_addrlen) != 0 ||
+        getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own), &size) != 0 ||
+        getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text, sizeof(text), nullptr, 0,
+                    NI_NUMERICHOST) != 0 ||
+        is_loopback_name(text)) {
+      continue;
+    }
+    return own.ss_family == AF_INET6 ? absl::StrCat("[", text, "]") : std::string(text);
+  }
+  return std::nullopt;
+}
+
 absl::StatusOr<ListeningPort> listen_on(const std::string& host, uint16_t port) {
   const std::string where = absl::StrCat(host, ":", port);
   WEFT_RETURN_IF_ERROR(resolve(host, port).status());

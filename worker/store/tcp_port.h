@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -39,6 +40,10 @@ struct ListeningPort {
 
 // Whether the host is "localhost" or a literal loopback address.
 bool is_loopback_name(const std::string& host);
+
+// The address of this machine's interface that reaches `host`; IPv6 in brackets. nullopt: the host
+// is not known, there is no way to it, or it means this machine by a loopback address.
+std::optional<std::string> address_towards(const std::string& host, uint16_t port);
 
 // Listens on `port` (0: any free one). If the host is a literal loopback address or "localhost", it
 // binds that address only. Any other host binds all interfaces, because its name may mean another

@@ -34,13 +34,12 @@ namespace weft::rpc_internal {
 struct GrpcShared {
   GrpcShared(Clock& clock_in, GrpcTransportOptions options_in)
       : clock(clock_in), options(std::move(options_in)) {
-    if (options.tls != nullptr) tls.emplace(*options.tls);
     if (options.listen_address == kLocalScheme) local.emplace(clock);
   }
 
   Clock& clock;
   const GrpcTransportOptions options;
-  std::optional<GrpcTls> tls;         // of all connections
+  std::unique_ptr<GrpcTls> tls;       // of all connections; `listen` sets it
   std::optional<LocalSockets> local;  // all connections are within this host
   BufferPool pool;
   // The queue of all streams, dialled and accepted ones; `listen` sets it. There is only one, and

@@ -1,5 +1,6 @@
 #include "weft/rpc/transport/internal/grpc_handshake.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <sys/socket.h>
 #include <system_error>
@@ -7,7 +8,9 @@
 
 #include <grpcpp/create_channel_posix.h>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "weft/base/log.h"
 #include "weft/base/status.h"
@@ -77,8 +80,8 @@ absl::Status tls_failure(const FarEndRefusal& refusal, const absl::Status& reaso
   }
   if (absl::StrContains(reason.message(), "Tls handshake failed: SSL_ERROR_SSL")) {
     return told(
-        "the far end's certificate is not of this job: its processes must have the same secret or "
-        "the same authorities");
+        "the far end's certificate is refused: its process must have the same secret or "
+        "authorities, and the certificate's times must fit this machine's clock");
   }
   if (absl::StrContains(reason.message(), std::generic_category().message(ECONNREFUSED)) ||
       absl::StrContains(reason.message(), "GOAWAY") || !was_heard(reason)) {
@@ -98,7 +101,7 @@ class AcceptHandler final : public StreamHandler,
 
   absl::Status on_hello(GrpcStream& stream, std::string text) override {
     WEFT_ASSIGN_OR_RETURN(wire::Hello hello, parse_hello(text));
-    if (shared_->tls.has_value()) {
+    if (shared_->tls != nullptr) {
       const absl::Status checked = shared_->tls->check_hello(stream.far_uris(), hello.name());
       if (!checked.ok()) {
         shared_->log_refusal(hello.name(), checked);
@@ -239,6 +242,26 @@ class AcceptHandler final : public StreamHandler,
 
 }  // namespace
 
+absl::Status check_host_and_port(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  const std::string_view host =
+      std::string_view(address).substr(0, std::min(colon, address.size()));
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  const std::string_view inner = bracketed ? host.substr(1, host.size() - 2) : host;
+  const std::string_view marks = bracketed ? ":.%-_" : ".-_";
+  const auto fits = [marks](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || marks.find(c) != marks.npos;
+  };
+  uint32_t port = 0;
+  if (colon != std::string::npos && !inner.empty() &&
+      std::all_of(inner.begin(), inner.end(), fits) &&
+      absl::SimpleAtoi(address.substr(colon + 1), &port) && port <= 65535) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("address '", printable(address), "' is not HOST:PORT"));
+}
+
 std::shared_ptr<StreamHandler> make_accept_handler(GrpcSharedPtr shared,
                                                    std::shared_ptr<GrpcAccepted> accepted) {
   return std::make_shared<AcceptHandler>(std::move(shared), std::move(accepted));
@@ -271,7 +294,7 @@ void DialHandler::failed(absl::Status reason) {
   if (ready == nullptr) return;
   if (late_.load()) reason = absl::DeadlineExceededError("no answer before the deadline");
   const absl::Status tls =
-      shared_->tls.has_value() ? tls_failure(*refusal_, reason) : absl::OkStatus();
+      shared_->tls != nullptr ? tls_failure(*refusal_, reason) : absl::OkStatus();
   if (!tls.ok()) {
     reason = tls;
   } else if (!was_heard(reason)) {
@@ -295,10 +318,14 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> DialHandler::connect(const std::s
     WEFT_ASSIGN_OR_RETURN(FileDescriptor socket, shared_->local->connect(address));
     return grpc::CreateCustomInsecureChannelFromFd("weft", socket.release(), arguments);
   }
+  WEFT_RETURN_IF_ERROR(check_host_and_port(address));
+  if (shared_->options.tls != nullptr && shared_->tls == nullptr) {
+    return absl::FailedPreconditionError("the transport does not listen yet");
+  }
   return grpc::CreateCustomChannel(
-      address,
-      shared_->tls.has_value() ? shared_->tls->for_dialling(connection_->peer().name, refusal_)
-                               : grpc::InsecureChannelCredentials(),
+      absl::StrCat("dns:///", address),
+      shared_->tls != nullptr ? shared_->tls->for_dialling(connection_->peer().name, refusal_)
+                              : grpc::InsecureChannelCredentials(),
       arguments);
 }
 

@@ -57,6 +57,10 @@ struct GrpcAccepted {
       ABSL_GUARDED_BY(mutex);
 };
 
+// InvalidArgument: it is not HOST:PORT or [IPv6]:PORT. gRPC would take other texts for URIs, whose
+// scheme decides what it connects to.
+absl::Status check_host_and_port(const std::string& address);
+
 // Makes the handler of an accepted stream. It answers the hello and delivers the frames after it.
 std::shared_ptr<StreamHandler> make_accept_handler(GrpcSharedPtr shared,
                                                    std::shared_ptr<GrpcAccepted> accepted);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/log.h"
 #include "weft/base/status.h"
+#include "weft/rpc/transport/internal/memory_file.h"
 
 namespace weft::rpc_internal {
 namespace {
@@ -17,19 +18,24 @@ using grpc::experimental::ExternalCertificateVerifier;
 using grpc::experimental::StaticDataCertificateProvider;
 using grpc::experimental::TlsCustomVerificationCheckRequest;
 
+constexpr unsigned kLookEverySeconds = 1;
+
 // Checks the far end of one dial. gRPC calls it after OpenSSL has accepted the certificate.
 class FarEndVerifier final : public ExternalCertificateVerifier {
  public:
-  FarEndVerifier(CertificateName own, std::string worker, std::shared_ptr<FarEndRefusal> refusal)
-      : own_(std::move(own)), worker_(std::move(worker)), refusal_(std::move(refusal)) {}
+  FarEndVerifier(CertificateName own, std::string worker, std::shared_ptr<FarEndRefusal> refusal,
+                 std::shared_ptr<void> files)
+      : own_(std::move(own)),
+        worker_(std::move(worker)),
+        refusal_(std::move(refusal)),
+        files_(std::move(files)) {}
 
   bool Verify(TlsCustomVerificationCheckRequest* request, std::function<void(grpc::Status)>,
               grpc::Status* result) override {
-    std::vector<std::string> uris;
-    for (const grpc::string_ref& uri : request->uri_names()) {
-      uris.emplace_back(uri.data(), uri.size());
-    }
-    const absl::StatusOr<CertificateName> name = name_in_job(own_, uris);
+    // Not uri_names(): it ends at a byte 0, which a certificate may have in the midst of a URI.
+    const grpc::string_ref pem = request->peer_cert();
+    const absl::StatusOr<CertificateName> name =
+        name_in_job(own_, uris_of_certificate({pem.data(), pem.size()}));
     absl::Status refused = name.status();
     if (name.ok() && name->worker != worker_) {
       refused = absl::FailedPreconditionError(
@@ -47,15 +53,76 @@ class FarEndVerifier final : public ExternalCertificateVerifier {
   const CertificateName own_;
   const std::string worker_;
   const std::shared_ptr<FarEndRefusal> refusal_;
+  const std::shared_ptr<void> files_;  // gRPC reads them as long as it has this
 };
+
+// At the accepting end, names are checked with the hello.
+class LaterVerifier final : public ExternalCertificateVerifier {
+ public:
+  explicit LaterVerifier(std::shared_ptr<void> files) : files_(std::move(files)) {}
+  bool Verify(TlsCustomVerificationCheckRequest*, std::function<void(grpc::Status)>,
+              grpc::Status*) override {
+    return true;
+  }
+  void Cancel(TlsCustomVerificationCheckRequest*) override {}
+
+ private:
+  const std::shared_ptr<void> files_;  // as above
+};
+
+// Without paths, the credentials never change.
+std::shared_ptr<grpc::experimental::CertificateProviderInterface> make_provider(
+    const TlsCredentials& now, const std::string& identity, const std::string& authorities) {
+  if (!identity.empty()) {
+    return std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+        identity, identity, authorities, kLookEverySeconds);
+  }
+  return std::make_shared<StaticDataCertificateProvider>(
+      now.authorities, std::vector<grpc::experimental::IdentityKeyCertPair>{
+                           {std::string(now.key.text()), now.chain}});
+}
 
 }  // namespace
 
-GrpcTls::GrpcTls(const TlsCredentials& own)
-    : own_(own.name),
-      provider_(std::make_shared<StaticDataCertificateProvider>(
-          own.authorities, std::vector<grpc::experimental::IdentityKeyCertPair>{
-                               {std::string(own.key.text()), own.chain}})) {}
+// The key and its certificates in one file, and the authorities in another.
+struct GrpcTls::Files {
+  MemoryFile identity, authorities;
+
+  static std::string identity_text(const TlsCredentials& credentials) {
+    return absl::StrCat(absl_view(credentials.key.text()), "\n", credentials.chain);
+  }
+  absl::Status replace(const TlsCredentials& now) {
+    WEFT_RETURN_IF_ERROR(authorities.prepare(now.authorities));
+    WEFT_RETURN_IF_ERROR(identity.prepare(identity_text(now)));
+    WEFT_RETURN_IF_ERROR(authorities.replace());
+    return identity.replace();
+  }
+};
+
+absl::StatusOr<std::unique_ptr<GrpcTls>> GrpcTls::create(std::shared_ptr<TlsIdentity> identity) {
+  std::shared_ptr<Files> files;
+  if (identity->may_change()) {
+    files = std::make_shared<Files>();
+    WEFT_RETURN_IF_ERROR(files->replace(*identity->current()));
+  }
+  std::unique_ptr<GrpcTls> made(new GrpcTls(std::move(identity), std::move(files)));
+  return made;
+}
+
+GrpcTls::GrpcTls(std::shared_ptr<TlsIdentity> identity, std::shared_ptr<Files> files)
+    : identity_(std::move(identity)),
+      own_(identity_->current()->name),
+      files_(std::move(files)),
+      provider_(make_provider(*identity_->current(),
+                              files_ == nullptr ? "" : files_->identity.path(),
+                              files_ == nullptr ? "" : files_->authorities.path())) {
+  if (files_ == nullptr) return;
+  identity_->on_change([files = files_](const TlsCredentials& now) { return files->replace(now); });
+}
+
+GrpcTls::~GrpcTls() {
+  if (files_ != nullptr) identity_->on_change(nullptr);
+}
 
 std::shared_ptr<grpc::ServerCredentials> GrpcTls::for_listening() const {
   grpc::experimental::TlsServerCredentialsOptions options(provider_);
@@ -75,7 +142,7 @@ std::shared_ptr<grpc::ChannelCredentials> GrpcTls::for_dialling(
   options.set_verify_server_certs(true);
   options.set_check_call_host(false);  // the verifier checks the worker's name instead
   options.set_certificate_verifier(ExternalCertificateVerifier::Create<FarEndVerifier>(
-      own_, std::move(worker), std::move(refusal)));
+      own_, std::move(worker), std::move(refusal), files_));
   return grpc::experimental::TlsCredentials(options);
 }
 

@@ -10,8 +10,12 @@
 //   name. A check during the handshake could not tell the dialler why it is refused: with TLS 1.3
 //   the dialler sees only that the socket was closed.
 //
+// If the identity changes, new connections use the new credentials after at most 2 s. gRPC 1.51
+// takes new ones only from files. If it finds a key beside the certificate of another, it accepts
+// nobody. So it reads files in memory that have both, and that are replaced as a whole.
+//
 // Thread safety: all methods may be called from any thread.
-// Lifetime: credentials may outlive this object.
+// Lifetime: gRPC's credentials may outlive this object. Then they change no more.
 // Protocol: TLS 1.2 or 1.3, as gRPC 1.51 sets it; names: security/certificate_name.h.
 #pragma once
 
@@ -27,6 +31,7 @@
 #include "absl/status/status.h"
 #include "weft/base/mutex.h"
 #include "weft/security/certificates.h"
+#include "weft/security/tls_identity.h"
 
 namespace weft::rpc_internal {
 
@@ -49,7 +54,9 @@ class FarEndRefusal {
 
 class GrpcTls {
  public:
-  explicit GrpcTls(const TlsCredentials& own);
+  // ResourceExhausted: there is no descriptor for credentials that may change.
+  static absl::StatusOr<std::unique_ptr<GrpcTls>> create(std::shared_ptr<TlsIdentity> identity);
+  ~GrpcTls();
 
   std::shared_ptr<grpc::ServerCredentials> for_listening() const;
   // `refusal` is set if the far end has a certificate of the job, but not that of `worker`:
@@ -61,7 +68,13 @@ class GrpcTls {
   absl::Status check_hello(const std::vector<std::string>& uris, const std::string& worker) const;
 
  private:
+  struct Files;
+
+  GrpcTls(std::shared_ptr<TlsIdentity> identity, std::shared_ptr<Files> files);
+
+  const std::shared_ptr<TlsIdentity> identity_;
   const CertificateName own_;
+  const std::shared_ptr<Files> files_;  // shared with gRPC; null: the credentials never change
   const std::shared_ptr<grpc::experimental::CertificateProviderInterface> provider_;
 };
 

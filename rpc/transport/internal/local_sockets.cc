@@ -33,7 +33,7 @@ absl::Status LocalSockets::listen(Accept accept) {
 std::string LocalSockets::address() const { return absl::StrCat(absl_view(kLocalScheme), name_); }
 
 absl::StatusOr<FileDescriptor> LocalSockets::connect(const std::string& address) {
-  if (!is_local(address)) {
+  if (!is_local(address) || !LocalListener::is_name(address.substr(kLocalScheme.size()))) {
     return absl::InvalidArgumentError(absl::StrCat("'", address, "' is no address on this host"));
   }
   absl::StatusOr<LocalSocket> socket = LocalSocket::connect(

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -29,7 +31,7 @@ using ::testing::HasSubstr;
 using testing::kPatience;
 using testing::numbered_frame;
 
-using Credentials = std::shared_ptr<const TlsCredentials>;
+using Credentials = std::shared_ptr<TlsIdentity>;
 
 class GrpcTlsTest : public ::testing::Test {
  protected:
@@ -82,9 +84,7 @@ std::string uri(const std::string& worker, const std::string& run = run_digest("
   return "spiffe://site.example/weft/" + run + "/default/" + worker;
 }
 
-Credentials shared(TlsCredentials made) {
-  return std::make_shared<const TlsCredentials>(std::move(made));
-}
+Credentials shared(TlsCredentials made) { return std::make_shared<TlsIdentity>(std::move(made)); }
 
 TEST_F(GrpcTlsTest, WorkersOfOneJobConnectAndTheLogStaysEmpty) {
   {
@@ -134,6 +134,9 @@ TEST_F(GrpcTlsTest, ADiallerWithABadCertificateIsRefusedAndToldWhy) {
        "the certificate names worker 'w3', but the hello names 'w1'", "names worker 'w3'"},
       {"another job's", shared(site_.make({.uris = {uri("w1", run_digest("other"))}})),
        "is not of this job", "is not of this job"},
+      {"a longer name behind a byte of zero",
+       shared(site_.make({.uris = {uri("w1") + std::string("\0.evil", 6)}})),
+       "spiffe://TRUST/weft/RUN/ROLE/NAME", "spiffe://TRUST/weft/RUN/ROLE/NAME"},
       {"another trust domain's",
        shared(site_.make({.uris = {"spiffe://other/weft/" + run_digest("group") + "/default/w1"}})),
        "is not of this job", "is not of this job"},
@@ -142,7 +145,7 @@ TEST_F(GrpcTlsTest, ADiallerWithABadCertificateIsRefusedAndToldWhy) {
     SCOPED_TRACE(one.what);
     auto b = started(2, shared(copy_of(good)));  // each has a line in the log
     // A dialler that is refused for its own certificate does not complain about the far end's.
-    TlsCredentials tls = copy_of(*one.tls);
+    TlsCredentials tls = copy_of(*one.tls->current());
     tls.name = good.name;
     tls.name.worker = "w1";
     auto a = started(1, shared(std::move(tls)));
@@ -166,15 +169,18 @@ TEST_F(GrpcTlsTest, ADiallerChecksWhomItReached) {
   };
   const Case cases[] = {
       {"another authority", shared(CertificateMaker().make({.uris = {uri("w2")}})),
-       absl::StatusCode::kUnauthenticated, "the far end's certificate is not of this job"},
+       absl::StatusCode::kUnauthenticated, "the far end's certificate is refused"},
       {"expired", shared(site_.make({.uris = {uri("w2")}, .begins = -7200, .ends = -3600})),
-       absl::StatusCode::kUnauthenticated, "the far end's certificate is not of this job"},
+       absl::StatusCode::kUnauthenticated, "the far end's certificate is refused"},
       {"another worker", shared(site_.make({.uris = {uri("w3")}})),
        absl::StatusCode::kFailedPrecondition, "the certificate of worker 'w3' answers there"},
       {"another job", shared(site_.make({.uris = {uri("w2", run_digest("other"))}})),
        absl::StatusCode::kUnauthenticated, "is not of this job"},
       {"two URIs", shared(site_.make({.uris = {uri("w2"), uri("w3")}})),
        absl::StatusCode::kUnauthenticated, "has 2 URIs"},
+      {"a longer name behind a byte of zero",
+       shared(site_.make({.uris = {uri("w2") + std::string("\0.evil", 6)}})),
+       absl::StatusCode::kUnauthenticated, "spiffe://TRUST/weft/RUN/ROLE/NAME"},
       {"no TLS", nullptr, absl::StatusCode::kUnauthenticated, "does not use TLS"},
   };
   for (const Case& one : cases) {
@@ -185,6 +191,76 @@ TEST_F(GrpcTlsTest, ADiallerChecksWhomItReached) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(one.told));
     EXPECT_THAT(b->sink.accepted(), ::testing::IsEmpty());
   }
+}
+
+// An identity that a test replaces.
+class Replaceable {
+ public:
+  explicit Replaceable(TlsCredentials first)
+      : identity(*TlsIdentity::watching(
+            std::move(first),
+            [this]() -> absl::StatusOr<std::optional<TlsCredentials>> {
+              MutexLock lock(mutex_);
+              return std::exchange(next_, std::nullopt);
+            },
+            std::chrono::milliseconds(1))) {}
+  void replace(TlsCredentials next) {
+    const std::string chain = next.chain;
+    {
+      MutexLock lock(mutex_);
+      next_ = std::move(next);
+    }
+    EXPECT_TRUE(eventually([&] { return identity->current()->chain == chain; }));
+  }
+
+ private:
+  Mutex mutex_;
+  std::optional<TlsCredentials> next_ ABSL_GUARDED_BY(mutex_);
+
+ public:
+  const std::shared_ptr<TlsIdentity> identity;  // last: its thread uses the above
+};
+
+// Both ends get new keys and certificates all the time, and finally those of a new authority.
+TEST_F(GrpcTlsTest, NewCertificatesAreUsedAndNoDialFails) {
+  const CertificateMaker later;
+  const auto both = [&](TlsCredentials made) {
+    made.authorities = site_.certificate() + later.certificate();
+    return made;
+  };
+  const auto old_of = [&](const char* name) { return both(site_.make({.uris = {uri(name)}})); };
+  const auto new_of = [&](const char* name) { return both(later.make({.uris = {uri(name)}})); };
+  Replaceable mine(old_of("w1")), its(old_of("w2"));
+  auto a = started(1, mine.identity), b = started(2, its.identity);
+  const auto standing = connect(*a, *b);
+  ASSERT_TRUE(standing.ok()) << standing.status();
+  const auto dial = [&](Nanoseconds during, const auto& replace) {
+    const TimePoint until = clock_.now() + during;
+    while (clock_.now() < until) {
+      replace();
+      const auto connection = connect(*a, *b);
+      ASSERT_TRUE(connection.ok()) << connection.status();
+      (*connection)->close();
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));  // it keeps few descriptors
+    }
+  };
+  dial(std::chrono::seconds(3), [&] {
+    mine.replace(old_of("w1"));
+    its.replace(old_of("w2"));
+  });
+  mine.replace(new_of("w1"));
+  its.replace(new_of("w2"));
+  dial(std::chrono::seconds(3), [] {});  // gRPC looks every second
+  // Those of the old authority are refused now, so the new ones must be in use.
+  const auto only_later = [&](const char* name) { return later.make({.uris = {uri(name)}}); };
+  mine.replace(only_later("w1"));
+  its.replace(only_later("w2"));
+  dial(std::chrono::seconds(3), [] {});
+  auto c = started(3, shared(both(site_.make({.uris = {uri("w3")}}))));
+  const absl::Status refused = connect(*c, *b).status();
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("the far end ended the connection"));
+  EXPECT_TRUE((*standing)->send(numbered_frame(1)));
+  EXPECT_TRUE(b->sink.wait_for_frames(1));
 }
 
 TEST_F(GrpcTlsTest, ANobodyIsUnavailableAsWithoutTls) {

@@ -86,6 +86,18 @@ TEST_P(SocketTransportTest, DiallingAHostWithoutAnAddressIsNoAnswer) {
       << future.result().status();
 }
 
+// gRPC would take them for URIs.
+TEST_P(SocketTransportTest, OnlyHostAndPortAreDialled) {
+  auto a = started(1);
+  for (const char* address :
+       {"unix-abstract:x", "dns://127.0.0.1:53/x", "xds:///x", "ipv4:127.0.0.1", "localhost", ":1",
+        "a b:1", "localhost:x", "localhost:70000", ""}) {
+    const absl::Status status = dial(*a, address, {"group", "w2", {2, 1}}).result().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(std::string("'") + address + "'"));
+  }
+}
+
 TEST_P(SocketTransportTest, AnAddressWithoutAPortIsInvalidAndNamed) {
   for (const char* address : {"localhost", ":80", ""}) {
     GrpcTransportOptions options;

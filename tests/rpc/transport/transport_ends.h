@@ -15,7 +15,7 @@
 #include "weft/rpc/same_host/same_host_transport.h"
 #include "weft/rpc/transport/grpc_transport.h"
 #include "weft/rpc/transport/inproc_transport.h"
-#include "weft/security/certificates.h"
+#include "weft/security/tls_identity.h"
 #include "weft/tests/rpc/transport/recorder.h"
 #include "weft/tests/support/agent_world.h"
 
@@ -29,12 +29,12 @@ inline FramePtr numbered_frame(uint64_t number, size_t payload = 0) {
 }
 
 // Credentials of a worker of the job "group".
-inline std::shared_ptr<const TlsCredentials> credentials_of(
+inline std::shared_ptr<TlsIdentity> credentials_of(
     const std::string& worker, std::string_view secret = "a secret of the tests of transports") {
   auto made = JobAuthority::from_secret(SecretBytes(secret), "group")
                   ->issue(*certificate_name("group", "default", worker));
   EXPECT_TRUE(made.ok()) << made.status();
-  return std::make_shared<const TlsCredentials>(*std::move(made));
+  return std::make_shared<TlsIdentity>(*std::move(made));
 }
 
 // Makes ends of every kind of transport, and connections between them.

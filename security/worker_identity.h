@@ -1,7 +1,8 @@
-// Finds the credentials with which a worker proves who it is.
+// Finds the identity with which a worker proves who it is.
 //
 // If WEFT_TLS_CERT, WEFT_TLS_KEY and WEFT_TLS_CA are set, these PEM files have the worker's
-// certificate (then those between it and an authority), its key, and the authorities. Otherwise the
+// certificate (then those between it and an authority), its key, and the authorities. They are read
+// again every 5 s, and a new certificate takes the place of the old one. Otherwise the
 // worker signs a certificate itself, with the job's secret (security/job_secret.h).
 //
 // Thread safety: a free function. No thread may change the process environment during the call.
@@ -14,16 +15,18 @@
 // - PermissionDenied: users other than this one and root could read the key or change it.
 #pragma once
 
+#include <memory>
 #include <string_view>
 
 #include "absl/status/statusor.h"
 #include "weft/base/launch_environment.h"
-#include "weft/security/certificates.h"
+#include "weft/security/tls_identity.h"
 
 namespace weft {
 
-absl::StatusOr<TlsCredentials> find_worker_credentials(
+absl::StatusOr<std::shared_ptr<TlsIdentity>> find_worker_identity(
     std::string_view run_id, std::string_view role, std::string_view worker,
-    const EnvironmentReader& read = read_process_environment);
+    const EnvironmentReader& read = read_process_environment,
+    Nanoseconds every = std::chrono::seconds(5));
 
 }  // namespace weft

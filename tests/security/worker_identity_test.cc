@@ -1,33 +1,37 @@
-#include "weft/security/worker_credentials.h"
+#include "weft/security/worker_identity.h"
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <optional>
 #include <string>
 #include <sys/stat.h>
+#include <thread>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "weft/base/log.h"
 #include "weft/tests/security/certificate_maker.h"
+#include "weft/tests/support/eventually.h"
 
 namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
-class WorkerCredentialsTest : public testing::Test {
+class WorkerIdentityTest : public ::testing::Test {
  protected:
-  WorkerCredentialsTest() {
+  WorkerIdentityTest() {
     std::string pattern = (fs::temp_directory_path() / "weft_credentials_XXXXXX").string();
     folder_ = ::mkdtemp(pattern.data());
     variables_["HOME"] = folder_;
   }
-  ~WorkerCredentialsTest() override { fs::remove_all(folder_); }
+  ~WorkerIdentityTest() override { fs::remove_all(folder_); }
 
   std::string write(const std::string& file, std::string_view content, mode_t mode) {
     const std::string path = folder_ + "/" + file;
@@ -40,13 +44,20 @@ class WorkerCredentialsTest : public testing::Test {
     variables_["WEFT_TLS_KEY"] = write("key.pem", made.key.text(), 0600);
     variables_["WEFT_TLS_CA"] = write("ca.pem", made.authorities, 0644);
   }
+  absl::StatusOr<std::shared_ptr<TlsIdentity>> identity(std::string_view worker = "a") const {
+    return find_worker_identity(
+        "run", "", worker,
+        [this](const char* name) -> std::optional<std::string> {
+          const auto found = variables_.find(name);
+          if (found == variables_.end()) return std::nullopt;
+          return found->second;
+        },
+        std::chrono::milliseconds(1));
+  }
   absl::StatusOr<TlsCredentials> find(std::string_view worker = "a") const {
-    return find_worker_credentials("run", "", worker,
-                                   [this](const char* name) -> std::optional<std::string> {
-                                     const auto found = variables_.find(name);
-                                     if (found == variables_.end()) return std::nullopt;
-                                     return found->second;
-                                   });
+    const auto found = identity(worker);
+    if (!found.ok()) return found.status();
+    return copy_of(*(*found)->current());
   }
   std::string refused(absl::StatusCode code) const {
     const auto found = find();
@@ -60,7 +71,7 @@ class WorkerCredentialsTest : public testing::Test {
   const std::string uri_ = "spiffe://site/weft/" + run_digest("run") + "/trainer/a";
 };
 
-TEST_F(WorkerCredentialsTest, WithoutFilesTheJobsSecretSigns) {
+TEST_F(WorkerIdentityTest, WithoutFilesTheJobsSecretSigns) {
   const auto one = find("a"), two = find("b");
   ASSERT_TRUE(one.ok()) << one.status();
   ASSERT_TRUE(two.ok()) << two.status();
@@ -70,7 +81,7 @@ TEST_F(WorkerCredentialsTest, WithoutFilesTheJobsSecretSigns) {
   EXPECT_TRUE(fs::exists(folder_ + "/.config/weft/secret"));
 }
 
-TEST_F(WorkerCredentialsTest, FilesOfASiteComeBeforeTheSecret) {
+TEST_F(WorkerIdentityTest, FilesOfASiteComeBeforeTheSecret) {
   use_files(site_.make({.uris = {uri_}}));
   const auto found = find();
   ASSERT_TRUE(found.ok()) << found.status();
@@ -79,15 +90,53 @@ TEST_F(WorkerCredentialsTest, FilesOfASiteComeBeforeTheSecret) {
   EXPECT_FALSE(fs::exists(folder_ + "/.config"));
 }
 
-TEST_F(WorkerCredentialsTest, TheThreeVariablesBelongTogether) {
+TEST_F(WorkerIdentityTest, FilesThatAreReplacedAreReadAgain) {
+  const TlsCredentials first = site_.make({.uris = {uri_}}), second = site_.make({.uris = {uri_}});
+  use_files(first);
+  const auto found = identity();
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_TRUE((*found)->may_change());
+  // Half of the files: the key does not fit.
+  write("cert.pem", second.chain, 0644);
+  for (int i = 0; i < 20; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    ASSERT_EQ((*found)->current()->chain, first.chain);
+  }
+  write("key.pem", second.key.text(), 0600);
+  EXPECT_TRUE(testing::eventually([&] { return (*found)->current()->chain == second.chain; }));
+}
+
+TEST_F(WorkerIdentityTest, ANewCertificateOfAnotherWorkerIsLoggedAndTheOldOneStays) {
+  std::atomic<int> lines{0};
+  set_log_sink(
+      [&](LogLevel, std::string_view line) { lines += line.find("/trainer/b") != line.npos; });
+  const TlsCredentials first = site_.make({.uris = {uri_}});
+  use_files(first);
+  {
+    const auto found = identity();
+    ASSERT_TRUE(found.ok()) << found.status();
+    use_files(site_.make({.uris = {"spiffe://site/weft/" + run_digest("run") + "/trainer/b"}}));
+    EXPECT_TRUE(testing::eventually([&] { return lines.load() == 1; }));
+    EXPECT_EQ((*found)->current()->chain, first.chain);
+  }
+  set_log_sink(nullptr);
+}
+
+TEST_F(WorkerIdentityTest, TheThreeVariablesBelongTogether) {
   use_files(site_.make({.uris = {uri_}}));
   variables_.erase("WEFT_TLS_KEY");
   variables_["WEFT_TLS_CA"] = "";
   EXPECT_THAT(refused(absl::StatusCode::kInvalidArgument),
-              HasSubstr("Not set: WEFT_TLS_KEY, WEFT_TLS_CA"));
+              HasSubstr("Not set, or empty: WEFT_TLS_KEY, WEFT_TLS_CA"));
 }
 
-TEST_F(WorkerCredentialsTest, ACertificateOfAnotherWorkerOrJobIsRefused) {
+TEST_F(WorkerIdentityTest, EmptyVariablesAreNoRequestForTheSecret) {
+  for (const char* name : {"WEFT_TLS_CERT", "WEFT_TLS_KEY", "WEFT_TLS_CA"}) variables_[name] = "";
+  EXPECT_THAT(refused(absl::StatusCode::kInvalidArgument), HasSubstr("Not set, or empty"));
+  EXPECT_FALSE(fs::exists(folder_ + "/.config"));
+}
+
+TEST_F(WorkerIdentityTest, ACertificateOfAnotherWorkerOrJobIsRefused) {
   use_files(site_.make({.uris = {"spiffe://site/weft/" + run_digest("run") + "/trainer/b"}}));
   EXPECT_THAT(refused(absl::StatusCode::kInvalidArgument),
               AllOf(HasSubstr("/trainer/b"), HasSubstr("this worker is 'a'")));
@@ -95,7 +144,7 @@ TEST_F(WorkerCredentialsTest, ACertificateOfAnotherWorkerOrJobIsRefused) {
   EXPECT_THAT(refused(absl::StatusCode::kInvalidArgument), HasSubstr(run_digest("run")));
 }
 
-TEST_F(WorkerCredentialsTest, WhatIsWrongWithAFileIsToldWithItsName) {
+TEST_F(WorkerIdentityTest, WhatIsWrongWithAFileIsToldWithItsName) {
   use_files(site_.make({.uris = {uri_}, .begins = -7200, .ends = -3600}));
   EXPECT_THAT(refused(absl::StatusCode::kPermissionDenied),
               AllOf(HasSubstr(variables_["WEFT_TLS_CERT"]), HasSubstr("expired")));
@@ -111,7 +160,7 @@ TEST_F(WorkerCredentialsTest, WhatIsWrongWithAFileIsToldWithItsName) {
   EXPECT_THAT(refused(absl::StatusCode::kNotFound), HasSubstr(variables_["WEFT_TLS_CERT"]));
 }
 
-TEST_F(WorkerCredentialsTest, ANameThatCannotStandInACertificateIsAnError) {
+TEST_F(WorkerIdentityTest, ANameThatCannotStandInACertificateIsAnError) {
   const auto found = find("a:b");
   EXPECT_EQ(found.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(found.status().message()), HasSubstr("worker name 'a:b'"));

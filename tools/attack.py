@@ -1,0 +1,380 @@
+#!/usr/bin/env -S python3 -W ignore::DeprecationWarning
+"""Attacks a running job from another host, and prints a table of what happened:
+
+  tools/attack.sh [--build build/release] [--connections 30000] [--verbose]
+
+The hosts are network namespaces, so it needs root, or a user who may create user namespaces. The job
+is examples/rnn_model_parallel, a trainer and a parameter server on two hosts. It checks:
+
+- which ports a job on one host and a job on two hosts open;
+- what a listener on the wire can read (with WEFT_SECURITY=none as a control: there it must find names);
+- processes without a certificate of the job, and processes that speak something else;
+- a flood of connections, while the job trains.
+
+It does not attack the store, which everybody may write (docs/security.md). Exit code 0: all held.
+"""
+import argparse
+import contextlib
+import ctypes
+import os
+import pathlib
+import re
+import resource
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+HOSTS = {"trainer": "10.79.0.1", "ps": "10.79.0.2", "outside": "10.79.0.9"}
+STORE_PORT = 29400
+# Names that plain frames carry: functions, classes and workers.
+NAMES = re.compile(rb"LstmState|RnnModel|Decoder|Embedding|aten::|weft|trainer|spiffe")
+DESCRIPTORS = 1024
+CLONE_NEWNET = 0x40000000
+
+
+class Failed(Exception):
+    """Something that the job needs does not work. The text names it."""
+
+
+def run(*command, check=True):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    if check and done.returncode != 0:
+        raise Failed(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def inside(host, *command):
+    return ["ip", "netns", "exec", host, *map(str, command)]
+
+
+def make_network():
+    pathlib.Path("/run/netns").mkdir(parents=True, exist_ok=True)
+    run("mount", "-t", "tmpfs", "netns", "/run/netns")
+    run("ip", "link", "set", "lo", "up")
+    run("ip", "link", "add", "br0", "type", "bridge")
+    for host, address in HOSTS.items():
+        run("ip", "netns", "add", host)
+        run("ip", "link", "add", f"to-{host}", "type", "veth", "peer", "name", "eth0", "netns", host)
+        run("ip", "link", "set", f"to-{host}", "master", "br0", "up")
+        run(*inside(host, "ip", "link", "set", "lo", "up"))
+        run(*inside(host, "ip", "address", "add", f"{address}/24", "dev", "eth0"))
+        run(*inside(host, "ip", "link", "set", "eth0", "up"))
+    run("ip", "link", "set", "br0", "up")
+
+
+# ---- the job
+
+
+class Process:
+    """A process on a host. Its output is kept."""
+
+    def __init__(self, host, command, environment, verbose):
+        self.lines = []
+        self.verbose = verbose
+        self.process = subprocess.Popen(inside(host, *command), env=environment, stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, text=True)
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        for line in self.process.stdout:
+            self.lines.append(line.rstrip())
+            if self.verbose:
+                print("   ", line.rstrip(), flush=True)
+
+    def steps(self):
+        """The number of progress lines so far."""
+        return sum(" epoch " in line for line in self.lines)
+
+    def wait_for_steps(self, count, patience=300):
+        deadline = time.monotonic() + patience
+        while self.steps() < count:
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                raise Failed("the job does not train:\n  " + "\n  ".join(self.lines[-20:]))
+            time.sleep(0.05)
+
+    def kill(self):
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process.wait()
+
+
+@contextlib.contextmanager
+def job_on_two_hosts(options, home, security):
+    processes = []
+    try:
+        for rank, host in enumerate(["trainer", "ps"]):
+            environment = {**os.environ, "HOME": home, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0",
+                           "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": HOSTS["trainer"], "MASTER_PORT": str(STORE_PORT),
+                           "OMP_NUM_THREADS": "1", "WEFT_SECURITY": security}
+            processes.append(Process(host, trainer_command(options), environment, options.verbose))
+        processes[0].wait_for_steps(1)
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def trainer_command(options):
+    return [ROOT / options.build / "examples/rnn_model_parallel/rnn_model_parallel", "--verses", "3000", "--epochs",
+            "100", "--log-interval", "20", "--embedding", "64", "--hidden", "64"]
+
+
+def listening(host, kind="t"):
+    """Local addresses of the sockets that processes on the host listen on, with the processes."""
+    found = []
+    for line in run(*inside(host, "ss", f"-ln{kind}pH")).splitlines():
+        parts = line.split()
+        where = next(part for part in parts if ":" in part or part.startswith("@"))
+        found.append((where, line[line.find("users:"):]))
+    return found
+
+
+def memory_of(process):
+    """Resident memory in MiB of the program that `ip netns exec` has become."""
+    status = pathlib.Path(f"/proc/{process.process.pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
+
+
+# ---- the wire
+
+
+def words_on_the_wire(options, home, security, seconds):
+    """Names in the payloads of TCP packets on the bridge, except those of the store; and the bytes seen."""
+    found, size, done = set(), 0, threading.Event()
+
+    def listen():
+        nonlocal size
+        while not done.is_set():
+            with contextlib.suppress(socket.timeout):
+                packet = capture.recv(65536)
+                if len(packet) < 54 or packet[12:14] != b"\x08\x00" or packet[23] != 6:
+                    continue
+                tcp = 14 + (packet[14] & 15) * 4
+                if STORE_PORT not in struct.unpack("!HH", packet[tcp:tcp + 4]):
+                    payload = packet[tcp + (packet[tcp + 12] >> 4) * 4:]
+                    size += len(payload)
+                    found.update(NAMES.findall(payload))
+
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as capture:
+        capture.bind(("to-ps", 0))
+        capture.settimeout(1)
+        listener = threading.Thread(target=listen)
+        listener.start()
+        try:
+            with job_on_two_hosts(options, home, security):
+                time.sleep(seconds)
+        finally:
+            done.set()
+            listener.join()
+    return found, size
+
+
+# ---- attackers, on the host "outside"
+
+
+def on_host(host, work):
+    """Runs `work` in a child on the host and returns the text that it returns."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(read)
+            enter(host)
+            os.write(write, str(work()).encode())
+        except BaseException as error:  # the parent prints it
+            os.write(write, f"{type(error).__name__}: {error}".encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        text = pipe.read()
+    os.waitpid(child, 0)
+    return text
+
+
+def enter(host):
+    namespace = os.open(f"/run/netns/{host}", os.O_RDONLY)
+    if ctypes.CDLL(None, use_errno=True).setns(namespace, CLONE_NEWNET) != 0:  # os.setns needs Python 3.12
+        raise OSError(ctypes.get_errno(), "setns")
+
+
+def certificate_of_another_authority(folder):
+    run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout",
+        f"{folder}/key.pem", "-out", f"{folder}/cert.pem", "-subj", "/CN=weft", "-addext",
+        "subjectAltName=URI:spiffe://weft.local/weft/0000000000000000/default/ps")
+    return f"{folder}/cert.pem", f"{folder}/key.pem"
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+
+
+def speak_tls(address, version=None, certificate=None):
+    """What the worker answers to an HTTP/2 preface: it must be nothing."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    if version is not None:
+        context.minimum_version = context.maximum_version = version
+    if certificate is not None:
+        context.load_cert_chain(*certificate)
+    try:
+        with socket.create_connection(address, timeout=10) as plain, context.wrap_socket(plain) as wrapped:
+            wrapped.sendall(PREFACE)
+            answer = wrapped.recv(1024)
+            return "closed" if not answer else f"ANSWERED {answer[:40]!r}"
+    except ssl.SSLError as error:
+        return f"refused: {error.reason or error}"
+    except (ConnectionResetError, BrokenPipeError) as error:
+        return f"refused: {error}"
+
+
+def speak_plain(address, text):
+    with socket.create_connection(address, timeout=15) as plain:
+        try:
+            plain.sendall(text)
+            answer = plain.recv(1024)
+        except (ConnectionResetError, BrokenPipeError) as error:
+            return f"refused: {error}"
+        # A TLS alert says what is wrong. Anything else would be an answer.
+        return "closed" if not answer or answer[0] == 21 else f"ANSWERED {answer[:40]!r}"
+
+
+def flood(address, connections, rate):
+    """Opens connections that say nothing, with at most DESCRIPTORS open at a time."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+    held, made, refused, begun = [], 0, 0, time.monotonic()
+    for number in range(connections):
+        if len(held) > DESCRIPTORS - 64:
+            held.pop(0).close()
+        one = socket.socket()
+        one.setblocking(False)
+        error = one.connect_ex(address)
+        made, refused = made + (error in (0, 115)), refused + (error not in (0, 115))
+        held.append(one)
+        ahead = begun + number / rate - time.monotonic()
+        if ahead > 0:
+            time.sleep(ahead)
+    return f"{made} connections in {time.monotonic() - begun:.0f} s, {refused} not possible"
+
+
+# ---- the report
+
+
+class Report:
+    def __init__(self):
+        self.failed = 0
+
+    def line(self, what, held, detail):
+        self.failed += not held
+        print(f"{what:44} {'held' if held else 'FAILED':7} {detail}", flush=True)
+
+
+def ports_of_one_host(options, home, report):
+    environment = {**os.environ, "HOME": home}
+    environment.pop("WEFT_SECURITY", None)
+    launcher = Process("trainer", [ROOT / options.build / "worker/weft_launch", "-n", "2", "--",
+                                   *trainer_command(options)], environment, options.verbose)
+    try:
+        launcher.wait_for_steps(1)
+        sockets = listening("trainer")
+        workers = [where for where, users in sockets if "rnn_model" in users]
+        unix = [where for where, users in listening("trainer", "x") if "rnn_model" in users]
+        report.line("one host: TCP ports of workers", not workers,
+                    f"{workers or 'none'}, and {len(unix)} unix sockets; the launcher's store: "
+                    f"{[where for where, users in sockets if 'rnn_model' not in users]}")
+    finally:
+        launcher.process.terminate()
+        launcher.process.wait()
+
+
+def ports_of_two_hosts(report):
+    """Returns the address of the parameter server."""
+    result = None
+    for host, most in (("trainer", 2), ("ps", 1)):
+        sockets = [where for where, _ in listening(host)]
+        others = [where for where in sockets if not where.endswith(f":{STORE_PORT}")]
+        # The kernel shows an IPv4 address on an IPv6 socket as [::ffff:ADDRESS].
+        others = [re.sub(r"\[::ffff:(.*)\]", r"\1", where) for where in others]
+        report.line(f"two hosts: TCP ports of the {host}", len(others) == 1 and len(sockets) <= most
+                    and others[0].startswith(HOSTS[host] + ":"), ", ".join(sockets))
+        result = (HOSTS[host], int(others[0].rsplit(":", 1)[1]))
+    return result
+
+
+def unknown_processes(address, folder, report):
+    other = certificate_of_another_authority(folder)
+    attacks = {
+        "no certificate, TLS 1.3": lambda: speak_tls(address, ssl.TLSVersion.TLSv1_3),
+        "no certificate, TLS 1.2": lambda: speak_tls(address, ssl.TLSVersion.TLSv1_2),
+        "certificate of another authority": lambda: speak_tls(address, certificate=other),
+        "TLS 1.1": lambda: speak_tls(address, ssl.TLSVersion.TLSv1_1, other),
+        "HTTP/2 without TLS": lambda: speak_plain(address, PREFACE),
+        "random bytes": lambda: speak_plain(address, os.urandom(4096)),
+        "an endless TLS record": lambda: speak_plain(address, b"\x16\x03\x01\xff\xff" + os.urandom(70000)),
+    }
+    for what, attack in attacks.items():
+        answer = on_host("outside", attack)
+        report.line(what, answer.startswith(("refused", "closed")), answer)
+
+
+def attack_two_hosts(options, home, folder, report):
+    with job_on_two_hosts(options, home, "auto") as (trainer, server):
+        address = ports_of_two_hosts(report)
+        unknown_processes(address, folder, report)
+
+        def steps_per_second(during):
+            first, begun = trainer.steps(), time.monotonic()
+            text = during()
+            trainer.wait_for_steps(max(trainer.steps() + 1, first + 2))
+            return (trainer.steps() - first) * 20 / (time.monotonic() - begun), text
+
+        rate = 1000
+        calm, _ = steps_per_second(lambda: time.sleep(options.connections / rate))
+        before = memory_of(server)
+        busy, text = steps_per_second(lambda: on_host("outside", lambda: flood(address, options.connections, rate)))
+        grown = memory_of(server) - before
+        report.line("flood: connections that say nothing", server.process.poll() is None, text)
+        report.line("flood: memory of the worker", grown <= 32, f"{grown:+.0f} MiB")
+        print(f"{'flood: steps of the job':44} {'':7} {busy:.1f} per second, {calm:.1f} without")
+        report.line("the job goes on", trainer.process.poll() is None, trainer.lines[-1])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default="build/release")
+    parser.add_argument("--connections", type=int, default=30_000)
+    parser.add_argument("--verbose", action="store_true", help="show the output of the job")
+    options = parser.parse_args()
+    if "WEFT_ATTACK_INSIDE" not in os.environ:  # once more, in namespaces of its own
+        flags = ["-n", "-m"] if os.geteuid() == 0 else ["-U", "-r", "-n", "-m"]
+        os.environ["WEFT_ATTACK_INSIDE"] = "1"
+        os.execvp("unshare", ["unshare", *flags, sys.executable, "-W", "ignore::DeprecationWarning", __file__, *sys.argv[1:]])
+    report, folder = Report(), tempfile.mkdtemp(prefix="weft_attack_")
+    try:
+        make_network()
+        ports_of_one_host(options, folder, report)
+        clear, size = words_on_the_wire(options, folder, "none", 5)
+        report.line("control: names in plain traffic", bool(clear),
+                    f"{sorted(name.decode() for name in clear)} in {size >> 20} MiB")
+        secret, size = words_on_the_wire(options, folder, "auto", 10)
+        report.line("names in encrypted traffic", not secret and size > 1 << 20,
+                    f"{sorted(name.decode() for name in secret) or 'none'} in {size >> 20} MiB")
+        attack_two_hosts(options, folder, folder, report)
+    except Failed as error:
+        print(f"attack.sh: {error}", file=sys.stderr)
+        return 2
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 1 if report.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
