@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-size_t whole_pages(size_t size) {
+size_t pages_for(size_t size) {
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   return (size + page - 1) / page * page;
 }
@@ -18,13 +18,13 @@ size_t whole_pages(size_t size) {
 
 SecretBytes::SecretBytes(size_t size) : size_(size) {
   if (size == 0) return;
-  void* pages = ::mmap(nullptr, whole_pages(size), PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* pages =
+      ::mmap(nullptr, pages_for(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (pages == MAP_FAILED) throw std::bad_alloc();
   data_ = static_cast<unsigned char*>(pages);
-  (void)::mlock(pages, whole_pages(size));
-  (void)::madvise(pages, whole_pages(size), MADV_DONTDUMP);
-  (void)::madvise(pages, whole_pages(size), MADV_WIPEONFORK);
+  (void)::mlock(pages, pages_for(size));
+  (void)::madvise(pages, pages_for(size), MADV_DONTDUMP);
+  (void)::madvise(pages, pages_for(size), MADV_WIPEONFORK);
 }
 
 SecretBytes::SecretBytes(std::string_view content) : SecretBytes(content.size()) {
@@ -33,7 +33,7 @@ SecretBytes::SecretBytes(std::string_view content) : SecretBytes(content.size())
 
 SecretBytes::~SecretBytes() {
   if (data_ == nullptr) return;
-  const size_t mapped = whole_pages(size_);
+  const size_t mapped = pages_for(size_);
   OPENSSL_cleanse(data_, size_);
   ::munmap(data_, mapped);
 }

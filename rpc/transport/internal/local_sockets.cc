@@ -13,9 +13,9 @@ namespace weft::rpc_internal {
 namespace {
 
 constexpr int kMostAtOnce = 64;  // accepted before other descriptors have their turn
-constexpr Nanoseconds kPause = std::chrono::milliseconds(100);
+constexpr Nanoseconds kAcceptAgainAfter = std::chrono::milliseconds(100);
 constexpr Nanoseconds kBetweenWarnings = std::chrono::seconds(10);
-constexpr LocalSocket::TimePoint kWithoutWaiting = LocalSocket::TimePoint::min();
+constexpr LocalSocket::TimePoint kAtOnce = LocalSocket::TimePoint::min();
 
 }  // namespace
 
@@ -36,8 +36,8 @@ absl::StatusOr<FileDescriptor> LocalSockets::connect(const std::string& address)
   if (!is_local(address) || !LocalListener::is_name(address.substr(kLocalScheme.size()))) {
     return absl::InvalidArgumentError(absl::StrCat("'", address, "' is no address on this host"));
   }
-  absl::StatusOr<LocalSocket> socket = LocalSocket::connect(
-      address.substr(kLocalScheme.size()), kWithoutWaiting, LocalSocket::Kind::kStream);
+  absl::StatusOr<LocalSocket> socket = LocalSocket::connect(address.substr(kLocalScheme.size()),
+                                                            kAtOnce, LocalSocket::Kind::kStream);
   if (!socket.ok()) {
     const absl::Status& status = socket.status();
     if (absl::IsPermissionDenied(status)) return absl::FailedPreconditionError(status.message());
@@ -78,7 +78,7 @@ void LocalSockets::watch_listener() {
 void LocalSockets::accept_some() {
   for (int i = 0; i < kMostAtOnce; ++i) {
     if (!accepted_.valid()) {
-      absl::StatusOr<LocalSocket> socket = listener_->accept(kWithoutWaiting);
+      absl::StatusOr<LocalSocket> socket = listener_->accept(kAtOnce);
       if (absl::IsDeadlineExceeded(socket.status())) return;
       if (!socket.ok()) return pause(socket.status());
       accepted_ = socket->take_descriptor();
@@ -106,7 +106,7 @@ void LocalSockets::pause(const absl::Status& why) {
     log_warning("connections within this host wait to be accepted: ", why.message());
   }
   watcher_->unwatch(listener_->descriptor());
-  pause_ = clock_.call_at(clock_.now() + kPause, [this, watcher = watcher_] {
+  pause_ = clock_.call_at(clock_.now() + kAcceptAgainAfter, [this, watcher = watcher_] {
     watcher->post([this] { watch_listener(); });
   });
 }
