@@ -31,8 +31,8 @@ namespace async_internal {
 class FutureCore;
 }
 
-// The identity that the far end claims. Transports do not authenticate it. The agent checks it
-// against the group's members and against the source of every frame.
+// The identity that the far end claims. Only GrpcTransport with TLS proves it, and of it only the
+// name. The agent checks it against the group's members and against the source of every frame.
 struct PeerIdentity {
   std::string group;  // group prefix of the rendezvous; workers of other jobs are refused
   std::string name;

@@ -4,7 +4,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -234,6 +233,7 @@ TEST_F(GrpcTlsTest, NewCertificatesAreUsedAndNoDialFails) {
   auto a = started(1, mine.identity), b = started(2, its.identity);
   const auto standing = connect(*a, *b);
   ASSERT_TRUE(standing.ok()) << standing.status();
+  size_t closed = 0;
   const auto dial = [&](Nanoseconds during, const auto& replace) {
     const TimePoint until = clock_.now() + during;
     while (clock_.now() < until) {
@@ -241,7 +241,7 @@ TEST_F(GrpcTlsTest, NewCertificatesAreUsedAndNoDialFails) {
       const auto connection = connect(*a, *b);
       ASSERT_TRUE(connection.ok()) << connection.status();
       (*connection)->close();
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));  // it keeps few descriptors
+      ASSERT_TRUE(a->sink.wait_for_closed(++closed));
     }
   };
   dial(std::chrono::seconds(3), [&] {
