@@ -56,14 +56,7 @@ class GrpcTlsTest : public ::testing::Test {
   }
   absl::StatusOr<ConnectionPtr> connect(End& from, const std::string& address,
                                         const PeerIdentity& expected) {
-    from.sink.expect_dialling();
-    Promise<ConnectionPtr> promise;
-    Future<ConnectionPtr> future = promise.future();
-    from.transport->connect(address, expected, clock_.now() + kPatience,
-                            [promise = std::move(promise)](absl::StatusOr<ConnectionPtr> result) {
-                              promise.set(std::move(result));
-                            });
-    return future.result();
+    return testing::dial(from, address, expected).result();
   }
   bool is_logged(const std::string& text) {
     return eventually([&] {

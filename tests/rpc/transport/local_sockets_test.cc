@@ -115,14 +115,7 @@ class LocalGrpcTest : public ::testing::Test {
   }
   absl::StatusOr<ConnectionPtr> connect(End& from, const std::string& address,
                                         const PeerIdentity& expected) {
-    from.sink.expect_dialling();
-    Promise<ConnectionPtr> promise;
-    Future<ConnectionPtr> future = promise.future();
-    from.transport->connect(address, expected, clock_.now() + kPatience,
-                            [promise = std::move(promise)](absl::StatusOr<ConnectionPtr> result) {
-                              promise.set(std::move(result));
-                            });
-    return future.result();
+    return testing::dial(from, address, expected).result();
   }
 
   SystemClock clock_;

@@ -37,6 +37,20 @@ inline std::shared_ptr<TlsIdentity> credentials_of(
   return std::make_shared<TlsIdentity>(*std::move(made));
 }
 
+inline Future<ConnectionPtr> dial(End& from, const std::string& address,
+                                  const PeerIdentity& expected,
+                                  TimePoint deadline = std::chrono::steady_clock::now() +
+                                                       kPatience) {
+  from.sink.expect_dialling();
+  Promise<ConnectionPtr> promise;
+  Future<ConnectionPtr> future = promise.future();
+  from.transport->connect(address, expected, deadline,
+                          [promise = std::move(promise)](absl::StatusOr<ConnectionPtr> result) {
+                            promise.set(std::move(result));
+                          });
+  return future;
+}
+
 // Makes ends of every kind of transport, and connections between them.
 class TransportConformanceTest : public ::testing::TestWithParam<TransportKind> {
  protected:
@@ -83,14 +97,7 @@ class TransportConformanceTest : public ::testing::TestWithParam<TransportKind> 
   }
   Future<ConnectionPtr> dial(End& from, const std::string& address, const PeerIdentity& expected,
                              Nanoseconds patience = kPatience) {
-    from.sink.expect_dialling();
-    Promise<ConnectionPtr> promise;
-    Future<ConnectionPtr> future = promise.future();
-    from.transport->connect(address, expected, clock_.now() + patience,
-                            [promise = std::move(promise)](absl::StatusOr<ConnectionPtr> result) {
-                              promise.set(std::move(result));
-                            });
-    return future;
+    return testing::dial(from, address, expected, clock_.now() + patience);
   }
   absl::StatusOr<ConnectionPtr> connect(End& from, End& to) {
     return dial(from, to.transport->address(), to.identity).result();
