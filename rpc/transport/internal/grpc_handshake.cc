@@ -320,7 +320,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> DialHandler::connect(const std::s
   }
   WEFT_RETURN_IF_ERROR(check_host_and_port(address));
   if (shared_->options.tls != nullptr && shared_->tls == nullptr) {
-    return absl::FailedPreconditionError("the transport does not listen yet");
+    return absl::InternalError("the transport does not listen yet");
   }
   return grpc::CreateCustomChannel(
       absl::StrCat("dns:///", address),
