@@ -37,7 +37,7 @@ class TlsIdentityTest : public ::testing::Test {
         [this]() -> absl::StatusOr<std::optional<TlsCredentials>> {
           MutexLock lock(mutex_);
           ++looks_;
-          if (!problem_.ok()) return problem_;
+          if (!problem_.ok() && fails_-- > 0) return problem_;
           return std::exchange(next_, std::nullopt);
         },
         milliseconds(1));
@@ -49,8 +49,9 @@ class TlsIdentityTest : public ::testing::Test {
     problem_ = absl::OkStatus();
     next_ = std::move(next);
   }
-  void fail(absl::Status problem) {
+  void fail(absl::Status problem, int times) {
     MutexLock lock(mutex_);
+    fails_ = times;
     problem_ = std::move(problem);
   }
   size_t lines_with(const std::string& text) {
@@ -75,6 +76,7 @@ class TlsIdentityTest : public ::testing::Test {
   Mutex mutex_;
   std::optional<TlsCredentials> next_ ABSL_GUARDED_BY(mutex_);
   absl::Status problem_ ABSL_GUARDED_BY(mutex_);
+  int fails_ ABSL_GUARDED_BY(mutex_) = 0;
   int looks_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::string> lines_ ABSL_GUARDED_BY(mutex_);
 };
@@ -119,13 +121,20 @@ TEST_F(TlsIdentityTest, ANewCertificateTakesThePlaceOfTheOldOne) {
 TEST_F(TlsIdentityTest, WhatCannotBeUsedLeavesTheOldOneAndIsLoggedOnce) {
   const auto identity = watching();
   const std::string old = identity->current()->chain;
-  fail(absl::InvalidArgumentError("the key does not belong to the certificate"));
+  fail(absl::InvalidArgumentError("the key does not belong to the certificate"), 1 << 20);
   EXPECT_TRUE(eventually([&] { return lines_with("the old certificate stays: the key") == 1; }));
   EXPECT_TRUE(looks_again(10));
   EXPECT_EQ(lines_with("the old certificate stays"), 1u);
   EXPECT_EQ(identity->current()->chain, old);
   replace(site_.make());
   EXPECT_TRUE(eventually([&] { return identity->current()->chain != old; }));
+}
+
+TEST_F(TlsIdentityTest, FilesThatAreHalfReplacedAtOneLookAreNoNews) {
+  const auto identity = watching();
+  fail(absl::InvalidArgumentError("the key does not belong to the certificate"), 1);
+  EXPECT_TRUE(looks_again(5));
+  EXPECT_EQ(lines_with("the key"), 0u);
 }
 
 TEST_F(TlsIdentityTest, AnotherNameIsRefused) {

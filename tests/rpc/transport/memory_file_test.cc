@@ -53,7 +53,7 @@ TEST(MemoryFileTest, EqualTimesMeanOneWholeText) {
   put(file, std::string(3000, 'a'));
   const std::string path = file.path();
   std::atomic<bool> done{false};
-  std::thread writer([&] {
+  std::jthread writer([&] {  // joined also if an assertion fails
     for (int i = 0; i < 3000; ++i) put(file, std::string(3000, static_cast<char>('a' + i % 26)));
     done.store(true);
   });
@@ -64,7 +64,6 @@ TEST(MemoryFileTest, EqualTimesMeanOneWholeText) {
     ASSERT_EQ(one, two);
     ASSERT_EQ(one, std::string(3000, one.at(0)));
   }
-  writer.join();
 }
 
 }  // namespace
