@@ -4,7 +4,8 @@
 #   tools/test.sh [dev|release|asan|tsan] [--all] [ctest options ...]
 #
 # Without --all, the tests that start whole jobs run once, in a small form. With --all they run in every
-# form, and so do the model checker, the install test and the benchmarks' own tests. CI runs --all.
+# form, and so do the model checker, the install test, the fuzz targets' corpora and the benchmarks' own
+# tests. CI runs --all.
 # GTEST_FILTER='ReducerCore*' limits the run to some tests, `-R rpc_session` to some executables.
 # Executables that start whole jobs (CTest's names with _smoke, and those beside them) pass a filter of
 # their own, which counts more than GTEST_FILTER. Run such a program itself with --gtest_filter.
@@ -22,8 +23,10 @@ if [[ $# -gt 0 && $1 != -* ]]; then
   shift
 fi
 selection=(-LE full)
+targets=(--target weft_quick_tests)
 if [[ ${1-} == --all ]]; then
   selection=()
+  targets=()
   shift
 fi
 case $preset in
@@ -38,7 +41,7 @@ if [[ $preset == dev ]]; then
 fi
 
 cmake --preset "$preset" >/dev/null
-cmake --build --preset "$preset" -- -j 2
+cmake --build --preset "$preset" "${targets[@]}" -- -j 2
 
 export ASAN_OPTIONS=detect_stack_use_after_return=1
 # Debian's fontconfig, which finds the font of the curves, keeps its data until the process exits.

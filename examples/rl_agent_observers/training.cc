@@ -1,5 +1,6 @@
 #include "weft/examples/rl_agent_observers/training.h"
 
+#include <algorithm>
 #include <chrono>
 #include <iostream>
 #include <memory>
@@ -26,14 +27,21 @@ Training::Training(Worker& worker, const TrainingOptions& options)
     : worker_(worker),
       options_(options),
       events_(worker.member_events()),
-      agent_(make_rref(
-          std::make_unique<Agent>(options.agent, [](const auto& now) { say(now.to_string()); }))),
+      agent_(make_rref(std::make_unique<Agent>(options.agent,
+                                               [events = events_](const auto& now) {
+                                                 say(now.to_string());
+                                                 events.wake();
+                                               }))),
       local_(agent_.local_value()) {}
 
 void Training::run() {
-  const TimePoint deadline =
-      std::chrono::steady_clock::now() + std::chrono::seconds(options_.seconds);
+  TimePoint deadline = std::chrono::steady_clock::now() + std::chrono::seconds(options_.seconds);
+  bool ending = false;
   while (!enough() || running_ > 0) {
+    if (enough() && !std::exchange(ending, true)) {
+      deadline = std::min(deadline, std::chrono::steady_clock::now() +
+                                        std::chrono::seconds(options_.grace_seconds));
+    }
     const Nanoseconds left = deadline - std::chrono::steady_clock::now();
     if (left <= Nanoseconds(0)) {
       if (enough()) break;

@@ -23,15 +23,16 @@ struct TrainingOptions {
   AgentOptions agent;
   bool deterministic = false;
   int64_t seconds = 300;
-  int64_t updates = 0;  // 0: until the task is solved
+  int64_t updates = 0;         // 0: until the task is solved
+  int64_t grace_seconds = 30;  // for runs that are not back when enough was learned
 };
 
 class Training {
  public:
   Training(Worker& worker, const TrainingOptions& options);
 
-  // Returns when enough was learned and all runs are back. Runs that are not back when the time is
-  // over are cancelled.
+  // Returns when enough was learned and all runs are back. Runs that are not back when the grace or
+  // the whole time is over are cancelled.
   void run();
 
  private:
@@ -53,7 +54,7 @@ class Training {
 
   Worker& worker_;
   const TrainingOptions options_;
-  const MemberEvents events_;  // a run that completes wakes its reader too
+  const MemberEvents events_;  // an update, and a run that completes, wake its reader too
   const RRef<Agent> agent_;
   Agent& local_;
   std::map<WorkerId, Member> members_;  // by id: in the order of their ranks

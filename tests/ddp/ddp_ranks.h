@@ -15,7 +15,10 @@
 
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "weft/ddp/distributed_data_parallel.h"
 #include "weft/tests/comm/failure_of.h"

@@ -8,7 +8,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/data.h>
+#include <torch/serialize.h>
+#include <torch/types.h>
 
 #include "weft/tests/comm/failure_of.h"
 

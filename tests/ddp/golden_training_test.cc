@@ -6,7 +6,9 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
 
 #include "weft/ddp/hooks/comm_hooks.h"
 #include "weft/ddp/hooks/power_sgd_hook.h"

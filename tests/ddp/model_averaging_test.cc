@@ -7,7 +7,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize.h>
 
 #include "weft/tests/comm/failure_of.h"
 #include "weft/tests/support/group_world.h"

@@ -10,7 +10,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "weft/dist_optim/distributed_optimizer.h"
 #include "weft/pipeline/schedules/schedules.h"

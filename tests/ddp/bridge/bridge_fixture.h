@@ -16,7 +16,11 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "weft/ddp/dist_autograd_bridge.h"
 #include "weft/ddp/distributed_data_parallel.h"

@@ -14,7 +14,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
-#include <torch/torch.h>
 
 #include "absl/status/status.h"
 #include "weft/base/log.h"

@@ -11,7 +11,9 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
 
 #include "weft/base/mutex.h"
 #include "weft/tests/ddp/bridge/bridge_fixture.h"

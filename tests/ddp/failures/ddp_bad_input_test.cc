@@ -6,7 +6,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/types.h>
 
 #include "weft/ddp/hooks/comm_hooks.h"
 #include "weft/tests/ddp/ddp_ranks.h"

@@ -9,7 +9,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
 
 #include "weft/ddp/hooks/comm_hooks.h"
 #include "weft/tests/ddp/ddp_ranks.h"

@@ -20,7 +20,11 @@
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "weft/comm/process_group.h"
 #include "weft/ddp/distributed_data_parallel.h"

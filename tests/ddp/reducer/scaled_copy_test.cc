@@ -3,7 +3,6 @@
 #include <limits>
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 namespace weft::ddp_internal {
 namespace {

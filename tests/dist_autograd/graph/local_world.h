@@ -16,7 +16,8 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 #include "weft/base/status.h"
 #include "weft/dist_autograd/graph/local_graph.h"

@@ -43,7 +43,7 @@ TEST(RlTraining, RunsThatDoNotComeBackAreCancelledAtTheEnd) {
     const WorkerScope scope(world[0]);
     TrainingOptions options;
     options.updates = 1;
-    options.seconds = 60;
+    options.grace_seconds = 0;
     options.steps = 100'000'000;
     Training training(world[0], options);
     training.run();

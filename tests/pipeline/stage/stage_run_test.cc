@@ -12,7 +12,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "weft/pipeline/schedules/internal/action_graph.h"
 #include "weft/pipeline/schedules/schedules.h"
