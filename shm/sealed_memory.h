@@ -1,8 +1,8 @@
 // Gives several processes of one host a block of memory whose size none of them can change.
 //
-// It has no name: a process that shall map it gets its descriptor (shm/local_socket.h). The kernel
-// frees the memory when the last process that maps it has unmapped it or died. The size is sealed,
-// so an access within it never raises SIGBUS, whatever the other processes do.
+// It has no name: a process that shall map it gets its descriptor (sockets/local_socket.h). The
+// kernel frees the memory when the last process that maps it has unmapped it or died. The size is
+// sealed, so an access within it never raises SIGBUS, whatever the other processes do.
 //
 // The contents are not protected: each process that maps the memory may write anything at any time.
 // So copy a value that must be checked into private memory first, and read it only once.
@@ -24,7 +24,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "weft/shm/file_descriptor.h"
+#include "weft/sockets/file_descriptor.h"
 
 namespace weft {
 

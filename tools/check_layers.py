@@ -9,7 +9,7 @@ A room is a folder with one purpose. ROOMS below is the only list of them. Rules
      anything. Examples and bench/ include what ROOMS says.
   2. internal/ belongs to its room. No other room includes it, except for tests.
   3. A target without TORCH in CMakeLists.txt includes no LibTorch header, not even through another
-     header of the tree. base, shm and async include no gRPC and no protobuf. A state machine (a
+     header of the tree. base, sockets, shm and async include no gRPC and no protobuf. A state machine (a
      file *_core, or what STATE_MACHINES names) includes no gRPC, and itself no mutex, thread or executor.
   4. Files of the tree are included as "weft/ROOM/FILE.h". Only examples and bench include
      weft/weft.h.
@@ -35,12 +35,13 @@ import sys
 # Room: (purpose, rooms that it may include). Lower rooms first.
 ROOMS = {
     "base": ("ids, status, clock, log, mutex, threads, fault injection: no torch, no gRPC", []),
-    "shm": ("what processes of one host share: sealed memory, rings, futex words, local sockets", ["base"]),
+    "sockets": ("descriptors, TCP ports, unix sockets, and the thread that waits for them", ["base"]),
+    "shm": ("what processes of one host share: sealed memory, rings, futex words", ["base", "sockets"]),
     "shm/blocks": ("blocks of shared memory that one process lends to another", ["base", "shm"]),
     "security": ("who a worker is: secrets, certificates and their names; OpenSSL, no gRPC", ["base"]),
     "async": ("futures, executors and the threads that run them", ["base"]),
     "checkpoint": ("files of tensors that survive a crash: safetensors, manifests, folders", ["base"]),
-    "comm/same_host": ("the engine of the same-host backend: no torch", ["base", "async", "shm"]),
+    "comm/same_host": ("the engine of the same-host backend: no torch", ["base", "async", "sockets", "shm"]),
     "comm/tensors": ("what a collective does to tensors: checks, sums, sparse sums",
                      ["base", "comm/same_host"]),
     "comm": ("process groups behind `c10d::Backend`: same host, several hosts, Gloo, NCCL",
@@ -48,11 +49,11 @@ ROOMS = {
     "proto": ("the wire contract: every message, with its protocol in comments", []),
     "rpc/rendezvous": ("how workers find each other: joins and death records in a store", ["base"]),
     "rpc/transport": ("frames and what carries them: in-process, gRPC",
-                      ["base", "shm", "security", "async", "proto", "rpc/rendezvous"]),
+                      ["base", "sockets", "security", "async", "proto", "rpc/rendezvous"]),
     "rpc/same_host/connection": ("frames in rings, and payloads in lent blocks, between two workers",
-                                 ["base", "async", "shm", "shm/blocks", "rpc/transport"]),
+                                 ["base", "async", "sockets", "shm", "shm/blocks", "rpc/transport"]),
     "rpc/same_host": ("how workers of one host connect through shared memory",
-                      ["base", "async", "shm", "shm/blocks", "proto", "rpc/transport",
+                      ["base", "async", "sockets", "shm", "shm/blocks", "proto", "rpc/transport",
                        "rpc/same_host/connection"]),
     "rpc/session": ("delivery exactly once between two incarnations: agent, peers, credits",
                     ["base", "async", "proto", "rpc/rendezvous", "rpc/transport"]),
@@ -97,10 +98,10 @@ ROOMS = {
     "ddp/batch_norm": ("batch norm over the inputs of all ranks", ["base", "comm"]),
     "ddp": ("DistributedDataParallel: join, samplers, ZeRO, model averaging",
             ["base", "async", "checkpoint", "comm", "ddp/reducer", "ddp/hooks", "ddp/batch_norm"]),
-    "worker/store": ("the job's rendezvous store: who hosts it, and its port", ["base", "async", "rpc/rendezvous"]),
-    "worker/launch": ("`weft_launch`: starts and restarts a job's processes", ["base", "worker/store"]),
+    "worker/store": ("the job's rendezvous store, and who hosts it", ["base", "sockets", "async", "rpc/rendezvous"]),
+    "worker/launch": ("`weft_launch`: starts and restarts a job's processes", ["base", "sockets", "worker/store"]),
     "worker": ("joins the group, builds a worker's parts, shuts them down in order",
-               ["base", "security", "async", "proto", "rpc/rendezvous", "rpc/transport", "rpc/same_host",
+               ["base", "sockets", "security", "async", "proto", "rpc/rendezvous", "rpc/transport", "rpc/same_host",
                 "rpc/session", "rpc/membership", "rpc/codec", "rpc", "rpc/batching", "rpc/aten", "rref",
                 "dist_autograd/graph", "dist_autograd", "checkpoint", "dist_optim/steps", "dist_optim",
                 "worker/store"]),
@@ -260,7 +261,7 @@ def check_targets(root):
     for target, torch, files, _ in libraries(root):
         for place, chain in chains(root, files, TORCH) if not torch else []:
             yield f"{place}: weft::{target} has no TORCH but includes LibTorch: {chain}"
-        for place, chain in chains(root, files, WIRE) if target in ("base", "shm", "async") else []:
+        for place, chain in chains(root, files, WIRE) if target in ("base", "sockets", "shm", "async") else []:
             yield f"{place}: weft::{target} includes gRPC or protobuf: {chain}"
 
 

@@ -77,6 +77,8 @@ absl::StatusOr<std::unique_ptr<Transport>> make_transport(const WorkerOptions& o
   GrpcTransportOptions grpc;
   WEFT_RETURN_IF_ERROR(secure(options, grpc));
   grpc.spin = options.spin;
+  // All members of the group may dial at once, each with its streams.
+  if (!options.dynamic) grpc.most_unproven += size_t{4} * options.place.world_size;
   // Half of the time that leaving may take.
   grpc.grace = kLeaveTime / 2;
   auto across_hosts = std::make_unique<GrpcTransport>(clock, grpc);

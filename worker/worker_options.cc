@@ -7,7 +7,7 @@
 #include "weft/base/rpc_error.h"
 #include "weft/base/status.h"
 #include "weft/rpc/rendezvous/worker_info.h"
-#include "weft/worker/store/tcp_port.h"
+#include "weft/sockets/tcp_port.h"
 
 namespace weft {
 namespace {
@@ -51,15 +51,13 @@ std::string WorkerOptions::effective_name() const {
 
 bool WorkerOptions::stays_on_host() const {
   const std::string& store_host = place.master_addr;
-  return listen_host.empty() &&
-         (store_host.empty() || worker_internal::is_loopback_name(store_host));
+  return listen_host.empty() && (store_host.empty() || is_loopback_name(store_host));
 }
 
 std::string WorkerOptions::effective_listen_host() const {
   if (!listen_host.empty()) return listen_host;
   if (stays_on_host()) return "127.0.0.1";
-  const std::optional<std::string> address =
-      worker_internal::address_towards(place.master_addr, place.master_port);
+  const std::optional<std::string> address = address_towards(place.master_addr, place.master_port);
   if (address.has_value()) return *address;
   char host[256] = {};
   if (gethostname(host, sizeof host - 1) != 0) return "127.0.0.1";

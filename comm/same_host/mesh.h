@@ -19,8 +19,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "weft/comm/same_host/control_block.h"
-#include "weft/shm/local_socket.h"
 #include "weft/shm/sealed_memory.h"
+#include "weft/sockets/local_socket.h"
 
 namespace weft::comm_internal {
 

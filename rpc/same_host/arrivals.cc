@@ -2,65 +2,37 @@
 
 #include <utility>
 
-#include "weft/base/log.h"
+#include "weft/base/status.h"
 
 namespace weft::rpc_internal {
 namespace {
 
-// Arrivals that are accepted before other descriptors have their turn.
-constexpr int kMostAccepted = 64;
-constexpr Nanoseconds kPause = std::chrono::milliseconds(100);
 constexpr LocalSocket::TimePoint kWithoutWaiting = LocalSocket::TimePoint::min();
 
 }  // namespace
 
 Arrivals::Arrivals(Clock& clock, std::shared_ptr<Watcher> watcher, LocalListener listener,
                    size_t most, std::function<void(Arrival)> answer)
-    : clock_(clock),
-      watcher_(std::move(watcher)),
+    : watcher_(std::move(watcher)),
       listener_(std::move(listener)),
       most_(most),
-      answer_(std::move(answer)) {}
+      answer_(std::move(answer)),
+      loop_(clock, watcher_, listener_.descriptor(), "local connections",
+            [this] { return accept_one(); }) {}
 
-Arrivals::~Arrivals() {
-  if (pause_.has_value()) clock_.cancel(*pause_);
-}
-
-void Arrivals::accept() {
-  pause_.reset();
-  if (!watcher_->watch(listener_->descriptor(), Watcher::Event::kReadable,
-                       [this] { accept_some(); })) {
-    log_warning("no memory to watch for local connections: peers must use another transport");
-    listener_.reset();
+absl::Status Arrivals::accept_one() {
+  WEFT_ASSIGN_OR_RETURN(LocalSocket socket, listener_.accept(kWithoutWaiting));
+  if (!make_room()) return absl::OkStatus();
+  const uint64_t number = next_++;
+  const int descriptor = socket.descriptor();
+  waiting_.emplace(number, Waiting{std::move(socket), {}});
+  if (!watcher_->watch(descriptor, Watcher::Event::kReadable,
+                       [this, number] { receive_hello(number); })) {
+    waiting_.erase(number);
+    return absl::OkStatus();
   }
-}
-
-void Arrivals::accept_some() {
-  for (int i = 0; i < kMostAccepted; ++i) {
-    absl::StatusOr<LocalSocket> socket = listener_->accept(kWithoutWaiting);
-    if (!socket.ok()) {
-      if (!absl::IsDeadlineExceeded(socket.status())) pause(socket.status());
-      return;
-    }
-    if (!make_room()) continue;
-    const uint64_t number = next_++;
-    const int descriptor = socket->descriptor();
-    waiting_.emplace(number, Waiting{*std::move(socket), {}});
-    if (!watcher_->watch(descriptor, Watcher::Event::kReadable,
-                         [this, number] { receive_hello(number); })) {
-      waiting_.erase(number);
-      continue;
-    }
-    receive_hello(number);  // usually it is there, and then no silent process can push this one out
-  }
-}
-
-// The listener stays readable, so without a pause the watcher would try again at once, for ever.
-void Arrivals::pause(const absl::Status& why) {
-  log_warning("a local connection was not accepted: ", why.message());
-  watcher_->unwatch(listener_->descriptor());
-  pause_ = clock_.call_at(clock_.now() + kPause,
-                          [this, watcher = watcher_] { watcher->post([this] { accept(); }); });
+  receive_hello(number);  // usually it is there, and then no silent process can push this one out
+  return absl::OkStatus();
 }
 
 bool Arrivals::make_room() {

@@ -7,8 +7,7 @@
 // Thread safety: all methods are called on the watcher's thread.
 // Lifetime: the clock must outlive this object. The watcher must be stopped before this object is
 // destroyed.
-// Errors: if the system refuses a descriptor or memory, nobody is accepted for 100 ms. The log says
-// so.
+// Errors: if the system refuses a descriptor or memory, it tries again later (AcceptLoop).
 // Protocol: docs/data_plane.md, "Connections".
 #pragma once
 
@@ -20,8 +19,9 @@
 #include <optional>
 
 #include "weft/base/clock.h"
-#include "weft/shm/local_socket.h"
-#include "weft/shm/watcher.h"
+#include "weft/sockets/accept_loop.h"
+#include "weft/sockets/local_socket.h"
+#include "weft/sockets/watcher.h"
 
 namespace weft::rpc_internal {
 
@@ -36,9 +36,8 @@ class Arrivals {
   // `answer` gets each arrival once.
   Arrivals(Clock& clock, std::shared_ptr<Watcher> watcher, LocalListener listener, size_t most,
            std::function<void(Arrival)> answer);
-  ~Arrivals();
 
-  void accept();
+  void accept() { loop_.start(); }
   // Until the first call, those that have said HELLO wait.
   void answer();
 
@@ -48,21 +47,19 @@ class Arrivals {
     std::optional<LocalSocket::Message> hello;
   };
 
-  void accept_some();
-  void pause(const absl::Status& why);
+  absl::Status accept_one();
   bool make_room();
   void drop(uint64_t number);
   void receive_hello(uint64_t number);
 
-  Clock& clock_;
-  const std::shared_ptr<Watcher> watcher_;  // shared with the timer of a pause
-  std::optional<LocalListener> listener_;
+  const std::shared_ptr<Watcher> watcher_;
+  LocalListener listener_;
   const size_t most_;
   const std::function<void(Arrival)> answer_;
   bool answering_ = false;
   std::map<uint64_t, Waiting> waiting_;  // the oldest first
   uint64_t next_ = 1;
-  std::optional<TimerId> pause_;  // nobody is accepted until this timer
+  AcceptLoop loop_;
 };
 
 }  // namespace weft::rpc_internal

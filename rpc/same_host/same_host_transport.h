@@ -34,8 +34,8 @@
 #include "weft/rpc/same_host/handshake.h"
 #include "weft/rpc/transport/buffer_pool.h"
 #include "weft/rpc/transport/transport.h"
-#include "weft/shm/local_socket.h"
-#include "weft/shm/watcher.h"
+#include "weft/sockets/local_socket.h"
+#include "weft/sockets/watcher.h"
 
 namespace weft {
 

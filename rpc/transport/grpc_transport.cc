@@ -74,24 +74,20 @@ class GrpcTransport::Impl {
     stop_deadlock_detection();
     rpc_internal::limit_grpc_log();
     const std::string& wanted = shared_->options.listen_address;
-    const size_t colon = wanted.rfind(':');
-    if (!shared_->local.has_value()) {
+    if (!shared_->sockets->local()) {
       WEFT_RETURN_IF_ERROR(prepend("cannot listen: ", rpc_internal::check_host_and_port(wanted)));
     }
     if (shared_->options.tls != nullptr) {
-      if (shared_->local.has_value()) {
+      if (shared_->sockets->local()) {
         return absl::InvalidArgumentError("unix sockets are used without TLS");
       }
       if (shared_->tls == nullptr) {
         WEFT_ASSIGN_OR_RETURN(shared_->tls, rpc_internal::GrpcTls::create(shared_->options.tls));
       }
     }
-    int port = 0;
     grpc::ServerBuilder builder;
-    builder.SetMaxReceiveMessageSize(-1);
+    builder.SetMaxReceiveMessageSize(rpc_internal::kMostMessage);
     builder.SetMaxSendMessageSize(-1);
-    // A port that another process uses is an error; the two must not share it.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kLookahead);
     builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMostMetadata);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMostStreams);
@@ -101,36 +97,24 @@ class GrpcTransport::Impl {
     for (const auto& [name, value] : rpc_internal::kGiveUpArguments) {
       builder.AddChannelArgument(name, value);
     }
-    if (shared_->local.has_value()) {
-      using External = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
-      acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
-          External::FROM_FD, grpc::InsecureServerCredentials());
-    } else {
-      builder.AddListeningPort(wanted,
-                               shared_->tls != nullptr ? shared_->tls->for_listening()
-                                                       : grpc::InsecureServerCredentials(),
-                               &port);
-    }
+    using External = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+    acceptor_ = builder.experimental().AddExternalConnectionAcceptor(
+        External::FROM_FD, shared_->tls != nullptr ? shared_->tls->for_listening()
+                                                   : grpc::InsecureServerCredentials());
     builder.RegisterService(&service_);
     shared_->queue = builder.AddCompletionQueue();
     server_ = builder.BuildAndStart();
     completions_.emplace(*shared_->queue, shared_->options.spin);
-    if (absl::Status listening = listen_locally(); !listening.ok()) return end_unserved(listening);
+    if (absl::Status listening = accept_connections(); !listening.ok()) {
+      return end_unserved(listening);
+    }
     threads_.emplace([this] { return completions_->serve_one(); });
     if (absl::Status started = threads_->started(); !started.ok()) return end_unserved(started);
-    if (server_ == nullptr || (port == 0 && !shared_->local.has_value())) {
-      server_ = nullptr;
-      end_threads();
-      return absl::UnavailableError(absl::StrCat("cannot listen on ", wanted,
-                                                 ": the port is in use or the host is not here"));
-    }
-    address_ = shared_->local.has_value() ? shared_->local->address()
-                                          : absl::StrCat(wanted.substr(0, colon), ":", port);
     for (size_t kind = 0; kind < kStreams; ++kind) accept(kind);
     return absl::OkStatus();
   }
 
-  const std::string& address() const { return address_; }
+  const std::string& address() const { return shared_->sockets->address(); }
   uint64_t looks() const { return completions_.has_value() ? completions_->looks() : 0; }
 
   absl::Status start(PeerIdentity self, TransportSink* sink) {
@@ -205,7 +189,7 @@ class GrpcTransport::Impl {
     }
     for (const auto& stream : streams) stream->cut();
     streams.clear();
-    if (shared_->local.has_value()) shared_->local->stop();
+    shared_->sockets->stop();
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
     {
       // The server cuts a stream that is accepted just now. Its callback adds the stream to
@@ -219,10 +203,9 @@ class GrpcTransport::Impl {
   }
 
  private:
-  // Gives gRPC the connections that come over unix sockets, if these are wanted.
-  absl::Status listen_locally() {
-    if (!shared_->local.has_value() || server_ == nullptr) return absl::OkStatus();
-    return shared_->local->listen([this](FileDescriptor connection) {
+  absl::Status accept_connections() {
+    if (server_ == nullptr) return absl::ResourceExhaustedError("gRPC cannot start a server");
+    return shared_->sockets->listen([this](FileDescriptor connection) {
       grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
       parameters.fd = connection.release();
       acceptor_->HandleNewConnection(&parameters);
@@ -246,8 +229,7 @@ class GrpcTransport::Impl {
   }
   // Undoes `listen` if the system has no thread for the queue, or no socket.
   absl::Status end_unserved(absl::Status why) {
-    // A later `listen` needs a new one.
-    if (shared_->local.has_value()) shared_->local.emplace(shared_->clock);
+    shared_->renew_sockets();  // for a later `listen`
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
     shared_->queue->Shutdown();
     while (completions_->serve_one()) {
@@ -277,7 +259,6 @@ class GrpcTransport::Impl {
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::optional<rpc_internal::GrpcCompletions> completions_;  // of shared_->queue
   std::optional<ServingThreads> threads_;                     // they serve the queue
-  std::string address_;
 };
 
 GrpcTransport::GrpcTransport(Clock& clock, GrpcTransportOptions options)

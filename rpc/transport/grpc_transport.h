@@ -2,9 +2,11 @@
 // control stream for small frames, a bulk stream for large ones, and a heartbeat stream. Each
 // stream stays open and has a gRPC channel of its own.
 //
-// Unknown processes: this transport reads nothing from a stream before its hello is accepted. So
-// the stream can fill only what flow control lets it send (16 MiB). A stream that is opened without
-// a hello is refused. A TCP connection may have 4 streams. It is closed if it has none for 10 s.
+// Unknown processes: a TCP connection that sends nothing costs two descriptors, and gRPC does not
+// see it. Connections whose far ends have proven nothing are bounded, and each is shut down after
+// 20 s. This transport reads nothing from a stream before its hello is accepted. So the stream can
+// fill only what flow control lets it send (16 MiB). A stream that is opened without a hello is
+// refused. A TCP connection may have 4 streams. It is closed if it has none for 10 s.
 //
 // `listen` changes three settings of the whole process. malloc keeps freed memory
 // (base/freed_memory.h). gRPC's errors go to Weft's log (rpc/transport/internal/grpc_log.h). Abseil
@@ -41,6 +43,9 @@ struct GrpcTransportOptions {
   TransportLimits limits;
   // So many streams may wait for `start`. Further ones are refused, and their diallers dial again.
   size_t most_waiting = 256;
+  // So many TCP connections may be open whose far ends have not said an acceptable hello. Beyond
+  // that, the host that has most of them loses its oldest one. Each of them needs two descriptors.
+  size_t most_unproven = 128;
   // Frames whose body and payloads have more bytes than this travel on the bulk stream.
   size_t bulk_from = size_t{64} << 10;
   // How long the thread that waits for messages spins before it sleeps; 0: never. It spins only if

@@ -16,7 +16,7 @@
 
 namespace weft::rpc_internal {
 
-inline constexpr uint32_t kProtocolVersion = 4;
+inline constexpr uint32_t kProtocolVersion = 5;
 // A longer hello is refused. Address, group and name have at most 5.2 KiB.
 inline constexpr size_t kMostHello = size_t{8} << 10;
 

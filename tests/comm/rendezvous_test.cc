@@ -15,8 +15,8 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "weft/sockets/tcp_port.h"
 #include "weft/tests/support/launched.h"
-#include "weft/worker/store/tcp_port.h"
 
 namespace weft::testing {
 namespace {
@@ -59,7 +59,7 @@ Outcome run_stopping(const std::string& server, const std::string& rank) {
 
 // A port that was free a moment ago. Another process may take it.
 int free_port() {
-  const auto port = worker_internal::listen_on("127.0.0.1", 0);
+  const auto port = listen_on("127.0.0.1", 0);
   EXPECT_TRUE(port.ok()) << port.status();
   return port->port;
 }
@@ -226,7 +226,7 @@ TEST(Rendezvous, NobodyAtTheAddressIsToldInTime) {
 // The kernel accepts connections for a server that never reads. Rank 0, which should serve at this
 // address, is told too.
 TEST(Rendezvous, AServerThatNeverAnswersIsToldInTime) {
-  const auto listening = worker_internal::listen_on("127.0.0.1", 0);
+  const auto listening = listen_on("127.0.0.1", 0);
   ASSERT_TRUE(listening.ok());
   const auto begin = Clock::now();
   for (const Outcome& outcome :

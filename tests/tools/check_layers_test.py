@@ -149,9 +149,9 @@ class CheckLayersTest(unittest.TestCase):
     def test_refuses_a_room_that_names_one_below_it_in_the_list(self):
         text = SCRIPT.read_text()
         changed = self.root / "check_layers.py"
-        changed.write_text(re.sub(r'("shm": \(.*)\["base"\]', r'\1["base", "async"]', text))
+        changed.write_text(re.sub(r'("sockets": \(.*)\["base"\]', r'\1["base", "async"]', text))
         run = subprocess.run([sys.executable, changed, self.root], capture_output=True, text=True)
-        self.assertIn("shm names async, which does not stand above it", run.stdout)
+        self.assertIn("sockets names async, which does not stand above it", run.stdout)
 
     def test_a_bridge_may_include_what_its_room_may_not(self):
         self.write("dist_autograd/context.h", "")

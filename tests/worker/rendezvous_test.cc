@@ -13,9 +13,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "weft/rpc/rendezvous/static_join.h"
+#include "weft/sockets/tcp_port.h"
 #include "weft/tests/rpc/transport/tcp_proxy.h"
 #include "weft/worker/store/hosted_stores.h"
-#include "weft/worker/store/tcp_port.h"
 
 namespace weft {
 namespace {
@@ -34,7 +34,7 @@ std::string message(const absl::Status& status) { return std::string(status.mess
 
 // A port of this machine on which nothing listens.
 uint16_t closed_port() {
-  auto listening = worker_internal::listen_on("127.0.0.1", 0);
+  auto listening = listen_on("127.0.0.1", 0);
   return listening.ok() ? listening->port : 0;
 }
 
@@ -175,7 +175,7 @@ TEST(RendezvousConnect, AnUnknownHostIsNamed) {
 }
 
 TEST(RendezvousConnect, AServerThatNeverAnswersCostsTheTimeoutOnly) {
-  auto mute = worker_internal::listen_on("127.0.0.1", 0);
+  auto mute = listen_on("127.0.0.1", 0);
   ASSERT_TRUE(mute.ok());
   const absl::Time start = absl::Now();
   const absl::Status status =
@@ -238,7 +238,7 @@ TEST(RendezvousConnect, RankZerosKeptStoreServesOthersUntilItComesAgain) {
     EXPECT_EQ(*(*rank1)->get("lives", absl::Seconds(5)), absl::StrCat(incarnation));
   }
   ASSERT_TRUE(open_rendezvous_store(environment).ok());  // not kept: its hosted store stops at once
-  EXPECT_TRUE(worker_internal::listen_on(environment.master_addr, environment.master_port).ok());
+  EXPECT_TRUE(listen_on(environment.master_addr, environment.master_port).ok());
 }
 
 }  // namespace

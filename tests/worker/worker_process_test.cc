@@ -11,9 +11,9 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "weft/sockets/tcp_port.h"
 #include "weft/tests/support/launched.h"
 #include "weft/worker/store/rendezvous.h"
-#include "weft/worker/store/tcp_port.h"
 
 namespace weft {
 namespace {
@@ -50,7 +50,7 @@ Outcome by_hand(int ranks, const std::string& task, uint16_t port,
 // meanwhile.
 uint16_t free_port() {
   for (uint16_t port = static_cast<uint16_t>(20000 + getpid() % 10000); port > 0; ++port) {
-    if (worker_internal::listen_on("127.0.0.1", port).ok()) return port;
+    if (listen_on("127.0.0.1", port).ok()) return port;
   }
   return 0;
 }

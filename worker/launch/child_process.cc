@@ -19,8 +19,6 @@
 namespace weft::launch {
 namespace {
 
-using worker_internal::Descriptor;
-
 absl::Status error_for(const std::string& what, int error) {
   const std::string text = absl::StrCat(what, ": ", strerror(error));
   if (error == ENOENT || error == ENOTDIR) return absl::NotFoundError(text);
@@ -31,14 +29,14 @@ absl::Status error_for(const std::string& what, int error) {
 }
 
 struct Pipe {
-  Descriptor read;
-  Descriptor write;
+  FileDescriptor read;
+  FileDescriptor write;
 };
 
 absl::StatusOr<Pipe> open_pipe() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return error_for("pipe", errno);
-  Pipe result{Descriptor(ends[0]), Descriptor(ends[1])};
+  Pipe result{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
   fcntl(ends[0], F_SETFL, O_NONBLOCK);
   return result;
 }
@@ -118,7 +116,7 @@ absl::StatusOr<std::string> find_program(const std::string& program) {
 absl::StatusOr<StartedProcess> start_process(const StartRequest& request) {
   const std::vector<char*> argv = pointers(request.arguments);
   const std::vector<char*> envp = pointers(request.environment);
-  const Descriptor in(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const FileDescriptor in(open("/dev/null", O_RDONLY | O_CLOEXEC));
   Pipe out;
   Pipe err;
   if (request.capture_output) {

@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "weft/worker/store/tcp_port.h"
+#include "weft/sockets/tcp_port.h"
 
 namespace weft::launch {
 
 struct StartedProcess {
   pid_t pid = -1;
-  worker_internal::Descriptor out;  // read ends of its standard output and error, non-blocking;
-  worker_internal::Descriptor err;  // invalid if it shares the launcher's
+  FileDescriptor out;  // read ends of its standard output and error, non-blocking;
+  FileDescriptor err;  // invalid if it shares the launcher's
 };
 
 struct StartRequest {

@@ -26,8 +26,6 @@ extern char** environ;
 namespace weft::launch {
 namespace {
 
-using worker_internal::Descriptor;
-
 constexpr size_t kMaxPending = 1 << 20;
 constexpr size_t kReadSize = 64 * 1024;
 // If poll calls a pipe writable, a write of this size does not block.
@@ -98,7 +96,7 @@ std::vector<pid_t> children_of_this_process() {
 
 }  // namespace
 
-absl::StatusOr<Descriptor> take_signals() {
+absl::StatusOr<FileDescriptor> take_signals() {
   sigset_t taken;
   sigemptyset(&taken);
   for (const int signal : {SIGCHLD, SIGTERM, SIGINT, SIGHUP}) {
@@ -112,12 +110,12 @@ absl::StatusOr<Descriptor> take_signals() {
   signal(SIGCHLD, SIG_DFL);
   signal(SIGPIPE, SIG_IGN);
   sigprocmask(SIG_BLOCK, &taken, nullptr);
-  Descriptor fd(signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
+  FileDescriptor fd(signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!fd.valid()) return absl::UnavailableError(absl::StrCat("signalfd: ", strerror(errno)));
   return fd;
 }
 
-Supervisor::Supervisor(GroupPlace place, Descriptor signals)
+Supervisor::Supervisor(GroupPlace place, FileDescriptor signals)
     : place_([&] {
         const OutputMerger::Options options = merger_options();
         const size_t prefix = OutputMerger::prefix(place.options.processes - 1).size();
@@ -208,7 +206,7 @@ void Supervisor::wait_for_events() {
   if (!backed_up()) {
     for (uint32_t rank = 0; rank < children_.size(); ++rank) {
       for (const Stream stream : {Stream::kOut, Stream::kErr}) {
-        const Descriptor& output = children_[rank].output[static_cast<size_t>(stream)];
+        const FileDescriptor& output = children_[rank].output[static_cast<size_t>(stream)];
         if (!output.valid()) continue;
         waiting.push_back({output.get(), POLLIN, 0});
         sources.push_back({rank, stream});
@@ -267,7 +265,7 @@ void Supervisor::reap_rank(uint32_t rank) {
   for (const Stream stream : {Stream::kOut, Stream::kErr}) {
     read_output(rank, stream, true);
     merger_.finish(rank, stream);
-    child.output[static_cast<size_t>(stream)].close();
+    child.output[static_cast<size_t>(stream)].reset();
   }
   const ExitStatus status = reap(child.pid);
   const pid_t pid = std::exchange(child.pid, -1);
@@ -305,7 +303,7 @@ void Supervisor::report_exit(uint32_t rank, pid_t pid, ExitStatus status) {
 }
 
 void Supervisor::read_output(uint32_t rank, Stream stream, bool until_empty) {
-  Descriptor& output = children_[rank].output[static_cast<size_t>(stream)];
+  FileDescriptor& output = children_[rank].output[static_cast<size_t>(stream)];
   if (!output.valid()) return;
   std::string buffer(kReadSize, '\0');
   do {
@@ -314,7 +312,7 @@ void Supervisor::read_output(uint32_t rank, Stream stream, bool until_empty) {
     if (size < 0 && errno == EAGAIN) return;
     if (size <= 0) {
       merger_.finish(rank, stream);
-      output.close();
+      output.reset();
       return;
     }
     merger_.feed(rank, stream, std::string_view(buffer.data(), static_cast<size_t>(size)));

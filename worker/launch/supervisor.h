@@ -28,12 +28,12 @@ namespace weft::launch {
 // Call it before the process has a second thread. It blocks the signals that the supervisor reads
 // from a descriptor, in all threads that start later. SIGINT and SIGHUP stay ignored if they are
 // ignored now (nohup, background jobs of a script).
-absl::StatusOr<worker_internal::Descriptor> take_signals();
+absl::StatusOr<FileDescriptor> take_signals();
 
 class Supervisor {
  public:
   // In `place.options`, run_id and master_port must be set.
-  Supervisor(GroupPlace place, worker_internal::Descriptor signals);
+  Supervisor(GroupPlace place, FileDescriptor signals);
   ~Supervisor();
 
   // Returns the launcher's exit code. Errors: the program cannot be executed, or there is no folder
@@ -43,7 +43,7 @@ class Supervisor {
  private:
   struct Child {
     pid_t pid = -1;
-    std::array<worker_internal::Descriptor, 2> output;  // by Stream
+    std::array<FileDescriptor, 2> output;  // by Stream
     std::string error_file;
   };
 
@@ -61,7 +61,7 @@ class Supervisor {
   bool backed_up();
 
   const GroupPlace place_;
-  const worker_internal::Descriptor signals_;
+  const FileDescriptor signals_;
   SupervisorCore core_;
   OutputMerger merger_;
   std::array<bool, 2> sink_closed_ = {false, false};

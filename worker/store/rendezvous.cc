@@ -18,8 +18,8 @@
 #include "weft/async/serial_thread.h"
 #include "weft/base/mutex.h"
 #include "weft/base/status.h"
+#include "weft/sockets/tcp_port.h"
 #include "weft/worker/store/hosted_stores.h"
-#include "weft/worker/store/tcp_port.h"
 
 namespace weft {
 namespace {
@@ -237,8 +237,7 @@ absl::StatusOr<std::unique_ptr<RendezvousStore>> open_store(const std::string& h
 }  // namespace
 
 absl::StatusOr<HostedStore> host_rendezvous_store(const RendezvousOptions& options) {
-  WEFT_ASSIGN_OR_RETURN(worker_internal::ListeningPort listening,
-                        worker_internal::listen_on(options.host, options.port));
+  WEFT_ASSIGN_OR_RETURN(ListeningPort listening, listen_on(options.host, options.port));
   HostedStore result;
   result.port = listening.port;
   // The store closes the socket, also if it fails to start.
@@ -250,8 +249,7 @@ absl::StatusOr<HostedStore> host_rendezvous_store(const RendezvousOptions& optio
 absl::StatusOr<std::unique_ptr<RendezvousStore>> connect_rendezvous_store(
     const RendezvousOptions& options) {
   const auto start = std::chrono::steady_clock::now();
-  const absl::Status reachable =
-      worker_internal::wait_until_reachable(options.host, options.port, options.timeout);
+  const absl::Status reachable = wait_until_reachable(options.host, options.port, options.timeout);
   if (!reachable.ok()) return prepend("rendezvous store: ", reachable);
   const absl::Duration passed = absl::FromChrono(std::chrono::steady_clock::now() - start);
   const absl::Duration left = std::max(options.timeout - passed, absl::Milliseconds(100));

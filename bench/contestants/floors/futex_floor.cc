@@ -5,9 +5,9 @@
 #include "weft/base/status.h"
 #include "weft/bench/contestants/floors/floors.h"
 #include "weft/bench/contestants/floors/stamps.h"
-#include "weft/shm/local_socket.h"
 #include "weft/shm/sealed_memory.h"
 #include "weft/shm/wait_word.h"
+#include "weft/sockets/local_socket.h"
 
 namespace weft::bench {
 namespace {

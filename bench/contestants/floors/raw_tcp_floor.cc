@@ -13,8 +13,8 @@
 #include "weft/base/status.h"
 #include "weft/bench/contestants/floors/floors.h"
 #include "weft/bench/contestants/floors/stamps.h"
-#include "weft/shm/file_descriptor.h"
 #include "weft/shm/wait_word.h"
+#include "weft/sockets/file_descriptor.h"
 
 namespace weft::bench {
 namespace {

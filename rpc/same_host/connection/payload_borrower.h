@@ -20,8 +20,8 @@
 #include "weft/rpc/same_host/connection/ring_frames.h"
 #include "weft/rpc/same_host/connection/wake_page.h"
 #include "weft/shm/blocks/borrowed_segments.h"
-#include "weft/shm/local_socket.h"
 #include "weft/shm/return_ring.h"
+#include "weft/sockets/local_socket.h"
 
 namespace weft::rpc_internal {
 

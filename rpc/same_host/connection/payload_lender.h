@@ -26,8 +26,8 @@
 #include "weft/rpc/same_host/connection/ring_frames.h"
 #include "weft/rpc/same_host/connection/wake_page.h"
 #include "weft/shm/blocks/block_arena.h"
-#include "weft/shm/local_socket.h"
 #include "weft/shm/return_ring.h"
+#include "weft/sockets/local_socket.h"
 
 namespace weft::rpc_internal {
 

@@ -32,7 +32,7 @@
 #include "weft/rpc/same_host/connection/ring_frames.h"
 #include "weft/rpc/same_host/connection/wake_page.h"
 #include "weft/rpc/transport/transport.h"
-#include "weft/shm/local_socket.h"
+#include "weft/sockets/local_socket.h"
 
 namespace weft::rpc_internal {
 

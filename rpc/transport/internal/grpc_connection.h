@@ -23,9 +23,9 @@
 #include "weft/base/log.h"
 #include "weft/base/mutex.h"
 #include "weft/rpc/transport/grpc_transport.h"
+#include "weft/rpc/transport/internal/grpc_sockets.h"
 #include "weft/rpc/transport/internal/grpc_stream.h"
 #include "weft/rpc/transport/internal/grpc_tls.h"
-#include "weft/rpc/transport/internal/local_sockets.h"
 #include "weft/security/certificates.h"
 
 namespace weft::rpc_internal {
@@ -34,13 +34,13 @@ namespace weft::rpc_internal {
 struct GrpcShared {
   GrpcShared(Clock& clock_in, GrpcTransportOptions options_in)
       : clock(clock_in), options(std::move(options_in)) {
-    if (options.listen_address == kLocalScheme) local.emplace(clock);
+    renew_sockets();
   }
 
   Clock& clock;
   const GrpcTransportOptions options;
-  std::unique_ptr<GrpcTls> tls;       // of all connections; `listen` sets it
-  std::optional<LocalSockets> local;  // all connections are within this host
+  std::unique_ptr<GrpcTls> tls;        // of all connections; `listen` sets it
+  std::optional<GrpcSockets> sockets;  // never empty
   BufferPool pool;
   // The queue of all streams, dialled and accepted ones; `listen` sets it. There is only one, and
   // one thread at a time serves it. In gRPC 1.51, one thread of the process waits in epoll for all
@@ -59,6 +59,8 @@ struct GrpcShared {
   TimePoint next_refusal_log ABSL_GUARDED_BY(mutex) = TimePoint::min();
   uint64_t next_connection ABSL_GUARDED_BY(mutex) = std::random_device()() | 1;
 
+  // Sockets that have listened in vain cannot listen again.
+  void renew_sockets() { sockets.emplace(clock, options.listen_address, options.most_unproven); }
   void add(const std::shared_ptr<GrpcStream>& stream) ABSL_LOCKS_EXCLUDED(mutex) {
     MutexLock lock(mutex);
     streams.emplace(stream.get(), stream);

@@ -28,7 +28,7 @@ constexpr Nanoseconds kStreamAnswers = std::chrono::seconds(10);
 
 grpc::ChannelArguments channel_arguments(bool bulk) {
   grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(-1);
+  arguments.SetMaxReceiveMessageSize(kMostMessage);
   arguments.SetMaxSendMessageSize(-1);
   // Each stream gets a TCP connection of its own. Only the session may resend, so gRPC must not
   // retry.
@@ -119,6 +119,7 @@ class AcceptHandler final : public StreamHandler,
                                                  " streams wait for this worker to start already"));
         }
         shared_->waiting.emplace_back(&stream, resume);
+        shared_->sockets->prove(stream.far_address());  // as far as it can before `start`
         return absl::OkStatus();
       }
     }
@@ -208,6 +209,7 @@ class AcceptHandler final : public StreamHandler,
       }
     }
     if (!refused.ok()) return stream->refuse(std::move(refused));
+    shared_->sockets->prove(stream->far_address());
     const auto kind = static_cast<StreamKind>(hello.stream());
     {
       MutexLock lock(mutex_);
@@ -309,13 +311,13 @@ void DialHandler::failed(absl::Status reason) {
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> DialHandler::connect(const std::string& address) {
   const grpc::ChannelArguments arguments = channel_arguments(kind_ == kBulkStream);
-  if (is_local(address) != shared_->local.has_value()) {
+  if (is_local(address) != shared_->sockets->local()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "one end uses unix sockets and the other TCP. All workers of a group must have the same "
         "WEFT_SECURITY and the same kind of listen_host"));
   }
-  if (shared_->local.has_value()) {
-    WEFT_ASSIGN_OR_RETURN(FileDescriptor socket, shared_->local->connect(address));
+  if (shared_->sockets->local()) {
+    WEFT_ASSIGN_OR_RETURN(FileDescriptor socket, shared_->sockets->connect(address));
     return grpc::CreateCustomInsecureChannelFromFd("weft", socket.release(), arguments);
   }
   WEFT_RETURN_IF_ERROR(check_host_and_port(address));

@@ -42,8 +42,8 @@ namespace weft::rpc_internal {
 
 // Makes TCP give up a connection, at both ends, if the far end has taken nothing for 30 s. Until
 // then gRPC keeps a write that waits for the socket, even if its stream was cut. gRPC sets the
-// socket's TCP_USER_TIMEOUT only if it sends pings. So that it sends none, the first one is due in
-// 24 days.
+// TCP_USER_TIMEOUT of a socket that it dials only if it sends pings. So that it sends none, the
+// first one is due in 24 days.
 inline constexpr std::pair<const char*, int> kGiveUpArguments[] = {
     {GRPC_ARG_KEEPALIVE_TIME_MS, std::numeric_limits<int>::max() - 1},
     {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 30'000},

@@ -63,12 +63,14 @@ class GrpcStream : public std::enable_shared_from_this<GrpcStream> {
   // Closes the stream once all queued frames are written.
   void end() ABSL_LOCKS_EXCLUDED(mutex_);
   // Closes the stream now. If the network hangs, `on_end` may come late: gRPC keeps a write that
-  // waits for the socket until TCP gives up (kGiveUpArguments, grpc_handshake.h). Unix sockets give
-  // up only when the transport stops (LocalSockets).
+  // waits for the socket until TCP gives up (grpc_sockets.h). Unix sockets give up only when the
+  // transport stops.
   void cut() ABSL_LOCKS_EXCLUDED(mutex_);
   StreamBytes bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
   // At the accepting end: the URIs in the certificate that the far end has shown.
   virtual std::vector<std::string> far_uris() const { return {}; }
+  // At the accepting end: gRPC's name for the far end's address.
+  virtual std::string far_address() const { return ""; }
   // The first error of the stream so far. It is known here before on_end reports it.
   absl::Status reason() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -222,6 +224,7 @@ class ServerStream final : public GrpcStream {
   void accept(StreamService& service, size_t kind, grpc::ServerCompletionQueue& queue,
               Accepted accepted);
   std::vector<std::string> far_uris() const override;
+  std::string far_address() const override { return context_.peer(); }
 
  private:
   void start_read(grpc::ByteBuffer* buffer, void* tag) override { call_.Read(buffer, tag); }

@@ -19,7 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "weft/shm/file_descriptor.h"
+#include "weft/sockets/file_descriptor.h"
 
 namespace weft::rpc_internal {
 

@@ -12,7 +12,7 @@
 namespace weft::rpc_internal {
 namespace {
 
-enum Record : uint8_t { kHello = 0, kFrame = 1, kHead = 2, kChunk = 3 };
+enum Record : uint8_t { kHello = 0, kFrame = 1, kHead = 2, kChunk = 3, kHeadPart = 4 };
 
 // Frames up to this size are copied into a shared message.
 constexpr size_t kPackedFrame = size_t{32} << 10;
@@ -21,8 +21,9 @@ constexpr size_t kMessage = size_t{64} << 10;
 // A message reserves at most this at first, because glibc consolidates its bins when 64 KiB or more
 // are freed.
 constexpr size_t kReserved = size_t{60} << 10;
-// A message has at most this many payload bytes of a large frame.
+// A message has at most this many bytes of a large frame's head, and so many of its payloads.
 constexpr size_t kChunkBytes = size_t{1} << 20;
+constexpr size_t kRecordHeader = 9;
 
 constexpr size_t kChecksumAt = 5;  // after kind and size
 
@@ -95,16 +96,36 @@ grpc::ByteBuffer FrameWriter::next() {
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 
+void FrameWriter::add_head(const Frame& frame, std::vector<grpc::Slice>& slices) {
+  std::string text;
+  if (const size_t size = head_bytes(frame); size <= kChunkBytes) {
+    append_record(text, kHead, size, [&] { append_head(frame, text); });
+    progress_.head_written = true;
+  } else {
+    if (progress_.head.empty()) append_head(frame, progress_.head);
+    const size_t part = std::min(kChunkBytes, size - progress_.head_offset);
+    progress_.head_written = progress_.head_offset + part == size;
+    append_record(text, progress_.head_written ? kHead : kHeadPart, part,
+                  [&] { text.append(progress_.head, progress_.head_offset, part); });
+    progress_.head_offset += part;
+    if (progress_.head_written) progress_.head = {};
+  }
+  slices.push_back(slice_of(std::move(text)));
+}
+
 void FrameWriter::add_chunk(std::vector<grpc::Slice>& slices) {
   const FramePtr frame = queue_.front();
+  // Each message counts at once: a large frame that moves must not look like one that hangs.
+  const size_t head_cost = frame->cost() - frame->payload_bytes() - progress_.head_counted;
+  if (!progress_.head_written) add_head(*frame, slices);
   if (!progress_.head_written) {
-    std::string text;
-    append_record(text, kHead, head_bytes(*frame), [&] { append_head(*frame, text); });
-    slices.push_back(slice_of(std::move(text)));
-    progress_.head_written = true;
+    const size_t part = std::min(head_cost, kChunkBytes);
+    progress_.head_counted += part;
+    queued_bytes_ -= part;
+    return;
   }
-  size_t room = kChunkBytes;
   size_t written = 0;
+  size_t room = kChunkBytes;
   while (progress_.payload < frame->payloads.size() && room > 0) {
     const Payload& payload = frame->payloads[progress_.payload];
     const size_t size = std::min(room, payload.size - progress_.offset);
@@ -118,7 +139,7 @@ void FrameWriter::add_chunk(std::vector<grpc::Slice>& slices) {
           payload.data + progress_.offset, size, [](void* p) { delete static_cast<FramePtr*>(p); },
           new FramePtr(frame)));
       progress_.offset += size;
-      room -= size;
+      room -= std::min(room, size + kRecordHeader);
       written += size;
     }
     if (progress_.offset == payload.size) {
@@ -126,9 +147,8 @@ void FrameWriter::add_chunk(std::vector<grpc::Slice>& slices) {
       progress_.offset = 0;
     }
   }
-  // Each message counts at once: a large frame that moves must not look like one that hangs.
   if (progress_.payload == frame->payloads.size()) {
-    written += frame->cost() - frame->payload_bytes();
+    written += head_cost;
     queue_.pop_front();
     progress_ = {};
   }
@@ -260,7 +280,8 @@ absl::Status FrameReader::read(const grpc::ByteBuffer& message,
     if (record_checksum(kind, size, content) != checksum) {
       return absl::DataLossError("a record was changed on its way: its checksum does not fit");
     }
-    if (filling_ != (kind == kChunk)) {
+    const bool in_head = !head_.empty();  // more of it must come
+    if (filling_ != (kind == kChunk) || (in_head && kind != kHead && kind != kHeadPart)) {
       return absl::InvalidArgumentError(
           absl::StrCat("a record of kind ", kind, " is out of place"));
     }
@@ -274,7 +295,15 @@ absl::Status FrameReader::read(const grpc::ByteBuffer& message,
         taken = take_frame(content, frames);
         break;
       case kHead:
+        if (in_head) content.insert(0, std::exchange(head_, {}));
         taken = take_head(content, frames);
+        break;
+      case kHeadPart:
+        if (content.size() > limits_.max_frame_bytes - head_.size()) {
+          taken = absl::InvalidArgumentError(absl::StrCat(
+              "a head of more than ", limits_.max_frame_bytes, " bytes, which a frame may have"));
+        }
+        head_ += content;
         break;
       case kChunk:
         taken = take_chunk(cursor, size, frames);

@@ -9,8 +9,11 @@
 //
 // - kFrame: a whole frame, its head and then its payloads.
 //
-// - kHead: the head of a frame. The payloads follow, in order, as kChunk records of this message
-//   and the next ones. No other record comes between.
+// - kHead: the head of a frame, or its last part. The payloads follow, in order, as kChunk records
+//   of this message and the next ones. No other record comes between.
+//
+// - kHeadPart: a part of a head that is larger than 1 MiB. Each has a message of its own. Only more
+//   parts and then the kHead follow.
 //
 // The checksum (record_checksum.h) covers kind, size and content. For a chunk it does not cover the
 // content, because that would cost a pass over large tensors at both ends.
@@ -30,6 +33,9 @@
 
 namespace weft::rpc_internal {
 
+// No message has more bytes. gRPC refuses larger ones, from members too, before it has them whole.
+inline constexpr int kMostMessage = 2 << 20;
+
 class FrameWriter {
  public:
   void push_hello(std::string hello) { hello_ = std::move(hello); }
@@ -45,10 +51,15 @@ class FrameWriter {
   // How much of the first queued frame is in messages already, if it is a large one.
   struct Progress {
     bool head_written = false;
+    std::string head;  // if it is written in parts
+    size_t head_offset = 0;
+    size_t head_counted = 0;  // of the head's cost
     size_t payload = 0;
     size_t offset = 0;
   };
   void add_chunk(std::vector<grpc::Slice>& slices);
+  // Writes the head of the frame, or a part of it.
+  void add_head(const Frame& frame, std::vector<grpc::Slice>& slices);
 
   std::string hello_;
   std::deque<FramePtr> queue_;
@@ -79,6 +90,7 @@ class FrameReader {
   const TransportLimits& limits_;
   BufferPool& pool_;
   bool awaits_hello_;
+  std::string head_;      // the parts of a head that have come
   bool filling_ = false;  // a kHead has come, but not all of its chunks
   Frame partial_;
   size_t payload_ = 0;

@@ -19,8 +19,10 @@ class DoorTransport final : public Transport {
  public:
   // `door`: the address that peers dial. `port_file`: the file in which the proxy finds this
   // transport's port.
-  DoorTransport(Clock& clock, std::string door, std::string port_file)
-      : door_(std::move(door)), port_file_(std::move(port_file)), inner_(clock) {}
+  DoorTransport(Clock& clock, std::string door, std::string port_file, GrpcTransportOptions options)
+      : door_(std::move(door)),
+        port_file_(std::move(port_file)),
+        inner_(clock, std::move(options)) {}
 
   absl::Status listen() override {
     WEFT_RETURN_IF_ERROR(inner_.listen());

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <map>
@@ -19,12 +20,15 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "weft/base/rpc_error.h"
 #include "weft/rpc/transport/grpc_transport.h"
+#include "weft/security/worker_identity.h"
 #include "weft/tests/chaos/network/door_transport.h"
 #include "weft/tests/chaos/oracle/ledger.h"
 #include "weft/tests/chaos/processes/watchdog.h"
@@ -97,10 +101,21 @@ WorkerOptions worker_options(const Arguments& arguments, const Tracker& tracker)
   options.default_timeout = seconds(10);
   options.join_timeout = kJoinTimeout;
   options.shutdown_timeout = kShutdownTimeout;
+  const char* security = std::getenv("WEFT_SECURITY");
+  if (security != nullptr && std::string_view(security) == "none") {
+    options.security = WorkerOptions::Security::kNone;
+  }
   if (arguments.has("door")) {
-    options.transport = [door = arguments.text("door"),
-                         port_file = arguments.text("port_file")](Clock& clock) {
-      return std::make_unique<DoorTransport>(clock, door, port_file);
+    GrpcTransportOptions grpc;
+    if (options.security != WorkerOptions::Security::kNone) {
+      auto identity =
+          find_worker_identity(options.place.run_id, options.place.role_name, options.name);
+      if (!identity.ok()) throw std::runtime_error(std::string(identity.status().message()));
+      grpc.tls = *std::move(identity);
+    }
+    options.transport = [door = arguments.text("door"), port_file = arguments.text("port_file"),
+                         grpc](Clock& clock) {
+      return std::make_unique<DoorTransport>(clock, door, port_file, grpc);
     };
   }
   return options;

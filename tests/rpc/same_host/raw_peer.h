@@ -16,7 +16,7 @@
 #include "weft/rpc/same_host/handshake.h"
 #include "weft/rpc/same_host/same_host_transport.h"
 #include "weft/rpc/transport/hello.h"
-#include "weft/shm/local_socket.h"
+#include "weft/sockets/local_socket.h"
 #include "weft/tests/rpc/transport/recorder.h"
 
 namespace weft::testing {

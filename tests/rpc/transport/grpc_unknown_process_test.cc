@@ -14,6 +14,7 @@
 #include "weft/proto/weft.pb.h"
 #include "weft/rpc/transport/frame_codec.h"
 #include "weft/rpc/transport/grpc_transport.h"
+#include "weft/rpc/transport/hello.h"
 #include "weft/rpc/transport/internal/grpc_connection.h"
 #include "weft/tests/rpc/support/records.h"
 #include "weft/tests/rpc/transport/raw_stream.h"
@@ -88,7 +89,7 @@ class GrpcUnknownProcessTest : public ::testing::Test {
 
   static wire::Hello hello() {
     wire::Hello hello;
-    hello.set_protocol(4);
+    hello.set_protocol(rpc_internal::kProtocolVersion);
     hello.set_group("job");
     hello.set_name("unknown");
     hello.set_worker(WorkerId{7, 1}.bits());

@@ -8,12 +8,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 #include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "weft/tests/rpc/transport/raw_stream.h"
+#include "weft/tests/rpc/transport/raw_tcp.h"
 #include "weft/tests/rpc/transport/transport_ends.h"
+#include "weft/tests/support/eventually.h"
 
 namespace weft {
 namespace {
@@ -74,6 +77,49 @@ TEST_P(SocketTransportTest, APortInUseIsUnavailableAndNamed) {
   const absl::Status status = second.listen();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr(a->transport->address()));
+}
+
+// Others on this member's host open far more connections than this end keeps.
+TEST_P(SocketTransportTest, AFloodOfConnectionsHarmsNoMemberAndKeepsNobodyOut) {
+  for (const std::string host : {"127.0.0.1", "[::1]"}) {
+    for (const bool tls : {false, true}) {
+      GrpcTransportOptions options;
+      options.listen_address = host + ":0";
+      options.most_unproven = 8;
+      End a, b;
+      for (End* end : {&a, &b}) {
+        end->identity = {"group", end == &a ? "w1" : "w2", {end == &a ? 1u : 2u, 1}};
+        if (tls) options.tls = testing::credentials_of(end->identity.name);
+        end->transport = std::make_unique<GrpcTransport>(clock_, options);
+        ASSERT_TRUE(end->transport->start(end->identity, &end->sink).ok());
+      }
+      const auto connection = connect(a, b);
+      ASSERT_TRUE(connection.ok()) << connection.status();
+      const FramePtr large = numbered_frame(1, 100'000);
+      ASSERT_TRUE(testing::eventually(
+          [&] { return (*connection)->streams_of(*large).size() > 1; }));  // all are open
+      std::vector<testing::RawTcp> flood;
+      for (int i = 0; i < 40; ++i) {
+        flood.emplace_back(b.transport->address());
+        if (i % 2 == 0) flood.back().send("PRI * HTTP/2.0");
+      }
+      for (int i = 0; i < 30; ++i) {
+        EXPECT_TRUE(flood[static_cast<size_t>(i)].closed_within(
+            std::chrono::duration_cast<std::chrono::milliseconds>(kPatience)))
+            << i;
+      }
+      EXPECT_TRUE((*connection)->send(numbered_frame(1)));
+      EXPECT_TRUE(b.sink.wait_for_frames(1));
+      End c;
+      c.identity = {"group", "w3", {3, 1}};
+      if (tls) options.tls = testing::credentials_of("w3");
+      c.transport = std::make_unique<GrpcTransport>(clock_, options);
+      ASSERT_TRUE(c.transport->start(c.identity, &c.sink).ok());
+      EXPECT_TRUE(connect(c, b).ok());
+      EXPECT_TRUE((*connection)->send(numbered_frame(2)));
+      EXPECT_TRUE(b.sink.wait_for_frames(2));
+    }
+  }
 }
 
 // An error of the resolver is no sign that the far end is dead.

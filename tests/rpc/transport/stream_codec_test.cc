@@ -140,6 +140,42 @@ TEST_F(StreamCodecTest, LargePayloadsAreSentFromTheirOwnMemoryInChunks) {
   EXPECT_EQ(pointing, size_t{5} << 20);
 }
 
+TEST_F(StreamCodecTest, LargeBodiesAreCutTooAndNoMessageIsTooLarge) {
+  constexpr size_t kMiB = size_t{1} << 20;
+  for (const size_t body : {kMiB - 200, kMiB, 2 * kMiB, 3 * kMiB + 5}) {
+    for (const std::vector<size_t>& payloads :
+         {std::vector<size_t>{}, std::vector<size_t>{3 * kMiB}, std::vector<size_t>(65536, 40)}) {
+      const FramePtr sent = frame_of(1, body, payloads);
+      FrameWriter writer;
+      writer.push(sent);
+      writer.push(frame_of(2, 10, {}));
+      FrameReader reader(limits_, pool_, kFramesFirst);
+      frames_.clear();
+      while (!writer.empty()) {
+        const size_t before = writer.queued_bytes();
+        const grpc::ByteBuffer message = writer.next();
+        EXPECT_LE(message.Length(), static_cast<size_t>(kMostMessage));
+        EXPECT_LT(writer.queued_bytes(), before);  // it moves
+        ASSERT_TRUE(read(reader, message).ok());
+      }
+      EXPECT_EQ(writer.queued_bytes(), 0u);
+      ASSERT_EQ(frames_.size(), 2u);
+      expect_same(*sent, frames_[0]);
+    }
+  }
+}
+
+// A far end that sends parts without end must not fill this end's memory.
+TEST_F(StreamCodecTest, AHeadBeyondTheLimitIsRefusedInParts) {
+  limits_.max_frame_bytes = 10000;
+  FrameReader reader(limits_, pool_, kFramesFirst);
+  const std::string part = sealed(unsealed_record(4, std::string(5000, 'x')));
+  EXPECT_TRUE(read(reader, message_of(part)).ok());
+  EXPECT_TRUE(read(reader, message_of(part)).ok());
+  const absl::Status status = read(reader, message_of(sealed(unsealed_record(4, "x"))));
+  EXPECT_EQ(status.message(), "a head of more than 10000 bytes, which a frame may have");
+}
+
 TEST_F(StreamCodecTest, PayloadsLiveUntilTheMessageIsGoneAndNoLonger) {
   FramePtr frame = frame_of(1, 10, {size_t{1} << 20});
   const std::weak_ptr<void> owner = frame->payloads[0].owner;
@@ -223,7 +259,12 @@ TEST_F(StreamCodecTest, RecordsOutOfPlaceAreRefused) {
       record(1, large),
       record(1, large + std::string(99, 'x')),
       record(1, "short"),
-      record(4, "unknown"),
+      record(4, "a part") + record(0, "hello"),
+      record(4, "a part") + record(1, small),
+      record(4, "a part") + record(3, "x"),
+      record(4, "a part") + record(2, small),
+      record(2, large) + record(4, "a part"),
+      record(5, "unknown"),
       record(255, ""),
       record(1, small).substr(0, 4),
       record(1, small).substr(0, 40),

@@ -20,8 +20,8 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "weft/sockets/tcp_port.h"
 #include "weft/tests/support/spawning_test.h"
-#include "weft/worker/store/tcp_port.h"
 
 namespace weft::launch {
 namespace {
@@ -237,7 +237,7 @@ TEST_F(Launch, WhatAProcessStartedGoesAsSoonAsTheProcessDoes) {
   read_until("spawned", 2);
   read_until("waiting", 2);
   const pid_t helper = pid_after("[0] spawned ");
-  const worker_internal::Descriptor handle(static_cast<int>(syscall(SYS_pidfd_open, helper, 0)));
+  const FileDescriptor handle(static_cast<int>(syscall(SYS_pidfd_open, helper, 0)));
   ASSERT_TRUE(handle.valid());
   kill(pid_after("[0] pid "), SIGTERM);
   pollfd ended = {handle.get(), POLLIN, 0};
@@ -252,7 +252,7 @@ TEST_F(Launch, AnErrorFilesMessageIsReported) {
 }
 
 TEST_F(Launch, APortInUseIsNamedAndNothingStarts) {
-  auto taken = worker_internal::listen_on("127.0.0.1", 0);
+  auto taken = listen_on("127.0.0.1", 0);
   ASSERT_TRUE(taken.ok());
   EXPECT_EQ(run({"--master-port", absl::StrCat(taken->port)}, {"print", "started"}), 1);
   EXPECT_EQ(output_, "");

@@ -1,4 +1,4 @@
-#include "weft/shm/file_descriptor.h"
+#include "weft/sockets/file_descriptor.h"
 
 #include <fcntl.h>
 #include <utility>

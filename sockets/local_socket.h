@@ -25,7 +25,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "weft/shm/file_descriptor.h"
+#include "weft/sockets/file_descriptor.h"
 
 namespace weft {
 

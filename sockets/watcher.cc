@@ -1,4 +1,4 @@
-#include "weft/shm/watcher.h"
+#include "weft/sockets/watcher.h"
 
 #include <array>
 #include <cerrno>
@@ -25,9 +25,9 @@ absl::Status Watcher::start() {
   if (!epoll_.valid() || !wake_.valid() ||
       ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) != 0) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("cannot watch local sockets: ", std::strerror(errno)));
+        absl::StrCat("cannot watch sockets: ", std::strerror(errno)));
   }
-  absl::StatusOr<std::thread> thread = start_thread("a local watch", [this] { run(); });
+  absl::StatusOr<std::thread> thread = start_thread("the socket watch", [this] { run(); });
   if (!thread.ok()) return thread.status();
   thread_ = *std::move(thread);
   return absl::OkStatus();

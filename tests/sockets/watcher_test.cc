@@ -1,5 +1,5 @@
 // The thread that waits for descriptors: what it reports, and when it stops to.
-#include "weft/shm/watcher.h"
+#include "weft/sockets/watcher.h"
 
 #include <algorithm>
 #include <functional>

@@ -1,6 +1,4 @@
 // gRPC over unix sockets: who may connect, what stays open, and far ends that take nothing.
-#include "weft/rpc/transport/internal/local_sockets.h"
-
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -18,13 +16,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "weft/rpc/transport/internal/grpc_sockets.h"
 #include "weft/tests/rpc/transport/transport_ends.h"
 #include "weft/tests/support/eventually.h"
 
 namespace weft {
 namespace {
 
-using rpc_internal::LocalSockets;
+using rpc_internal::GrpcSockets;
 using testing::End;
 using testing::eventually;
 using ::testing::HasSubstr;
@@ -249,9 +248,9 @@ TEST_F(LocalGrpcTest, OnlyNamesOfListenersAreDialled) {
   }
 }
 
-TEST(LocalSocketsTest, DiallingAfterTheStopIsUnavailable) {
+TEST(LocalGrpcSocketsTest, DiallingAfterTheStopIsUnavailable) {
   SystemClock clock;
-  LocalSockets here(clock), there(clock);
+  GrpcSockets here(clock, "unix:", 1), there(clock, "unix:", 1);
   ASSERT_TRUE(here.listen([](FileDescriptor) {}).ok());
   ASSERT_TRUE(there.listen([](FileDescriptor) {}).ok());
   EXPECT_TRUE(here.connect(there.address()).ok());

@@ -1,4 +1,4 @@
-#include "weft/shm/local_socket.h"
+#include "weft/sockets/local_socket.h"
 
 #include <chrono>
 #include <fcntl.h>

@@ -1,6 +1,8 @@
-// Opens and probes TCP ports. Errors name host and port, and c10d gets only ports that work.
+// Opens, accepts at and probes TCP ports. Errors name host and port.
 //
 // c10d's own attempts log noise, retry only once a second, and hang on a port that never answers.
+// So c10d gets only ports that work.
+//
 // Thread safety: all functions may be called from any thread.
 // Blocking: wait_until_reachable, and the look-up of host names.
 #pragma once
@@ -8,33 +10,17 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "weft/sockets/file_descriptor.h"
 
-namespace weft::worker_internal {
-
-// Owns a file descriptor.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept;
-  ~Descriptor() { close(); }
-
-  int get() const { return fd_; }
-  bool valid() const { return fd_ >= 0; }
-  int release();
-  void close();
-
- private:
-  int fd_ = -1;
-};
+namespace weft {
 
 struct ListeningPort {
-  Descriptor socket;  // close-on-exec
+  FileDescriptor socket;  // close-on-exec, blocking
   uint16_t port = 0;
 };
 
@@ -51,9 +37,26 @@ std::optional<std::string> address_towards(const std::string& host, uint16_t por
 // Errors: AlreadyExists (port in use), NotFound (unknown host), Unavailable.
 absl::StatusOr<ListeningPort> listen_on(const std::string& host, uint16_t port);
 
+// Listens on `port` (0: any free one) at the addresses that the host has, and at no others. All
+// results have the same port. Addresses that this machine does not have are left out, unless there
+// is no other. IPv6 addresses may stand in brackets.
+// Errors: as listen_on.
+absl::StatusOr<std::vector<ListeningPort>> listen_only_on(const std::string& host, uint16_t port);
+
+struct AcceptedTcp {
+  FileDescriptor socket;  // close-on-exec, non-blocking
+  std::string address;    // of the far end, numeric and without brackets
+  uint16_t port = 0;      // of the far end
+};
+
+// Accepts one connection at a listening socket that is non-blocking.
+// Errors: DeadlineExceeded (nobody waits), ResourceExhausted (no descriptors or no memory),
+// Internal.
+absl::StatusOr<AcceptedTcp> accept_tcp(int listening);
+
 // Tries until something accepts connections there, or until `timeout`. An unknown host is tried
 // again too, because a cluster's name service may be late. DeadlineExceeded: the text has the last
 // reason.
 absl::Status wait_until_reachable(const std::string& host, uint16_t port, absl::Duration timeout);
 
-}  // namespace weft::worker_internal
+}  // namespace weft

@@ -1,4 +1,4 @@
-#include "weft/worker/store/tcp_port.h"
+#include "weft/sockets/tcp_port.h"
 
 #include <algorithm>
 #include <chrono>
@@ -17,10 +17,10 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
 
-namespace weft::worker_internal {
+namespace weft {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 constexpr std::chrono::milliseconds kFirstPause(5);
@@ -43,20 +43,42 @@ absl::StatusOr<AddressList> resolve(const std::string& host, uint16_t port) {
   return AddressList(found, &freeaddrinfo);
 }
 
-absl::StatusOr<ListeningPort> listen_at(const addrinfo& address, const std::string& where) {
-  Descriptor fd(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+uint16_t port_of(const sockaddr_storage& address) {
+  return ntohs(address.ss_family == AF_INET6
+                   ? reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port
+                   : reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
+}
+
+void set_port(sockaddr& address, uint16_t port) {
+  if (address.sa_family == AF_INET6) {
+    reinterpret_cast<sockaddr_in6&>(address).sin6_port = htons(port);
+  } else {
+    reinterpret_cast<sockaddr_in&>(address).sin_port = htons(port);
+  }
+}
+
+// How far an IPv6 socket reaches.
+enum class Family { kThisOnly, kIpv4Too };
+
+absl::StatusOr<ListeningPort> listen_at(const addrinfo& address, Family family,
+                                        const std::string& where) {
+  FileDescriptor fd(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return absl::UnavailableError(absl::StrCat(where, ": ", error_text(errno)));
   const int on = 1;
-  const int off = 0;
+  const int only = family == Family::kThisOnly;
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (address.ai_family == AF_INET6) {
-    setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
+    setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof(only));
   }
   if (bind(fd.get(), address.ai_addr, address.ai_addrlen) != 0 ||
       listen(fd.get(), SOMAXCONN) != 0) {
     const int error = errno;
     if (error == EADDRINUSE) {
       return absl::AlreadyExistsError(absl::StrCat(where, ": the port is in use"));
+    }
+    if (error == EADDRNOTAVAIL) {
+      return absl::UnavailableError(
+          absl::StrCat("cannot listen on ", where, ": this machine does not have the address"));
     }
     return absl::UnavailableError(
         absl::StrCat("cannot listen on ", where, ": ", error_text(error)));
@@ -66,21 +88,17 @@ absl::StatusOr<ListeningPort> listen_at(const addrinfo& address, const std::stri
   if (getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound), &size) != 0) {
     return absl::UnavailableError(absl::StrCat(where, ": ", error_text(errno)));
   }
-  ListeningPort result;
-  result.port =
-      ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
-                                        : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
-  result.socket = std::move(fd);
-  return result;
+  return ListeningPort{std::move(fd), port_of(bound)};
 }
 
 // Returns 0 or errno.
-int try_connect(const addrinfo& address, Clock::time_point deadline) {
-  Descriptor fd(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+int try_connect(const addrinfo& address, SteadyClock::time_point deadline) {
+  FileDescriptor fd(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return errno;
   if (connect(fd.get(), address.ai_addr, address.ai_addrlen) == 0) return 0;
   if (errno != EINPROGRESS) return errno;
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(deadline - SteadyClock::now());
   pollfd waiting = {fd.get(), POLLOUT, 0};
   const int rc = poll(&waiting, 1, static_cast<int>(std::clamp<int64_t>(left.count(), 1, 1 << 30)));
   if (rc < 0) return errno;
@@ -93,20 +111,6 @@ int try_connect(const addrinfo& address, Clock::time_point deadline) {
 
 }  // namespace
 
-Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  if (this != &other) {
-    close();
-    fd_ = other.release();
-  }
-  return *this;
-}
-
-int Descriptor::release() { return std::exchange(fd_, -1); }
-
-void Descriptor::close() {
-  if (fd_ >= 0) ::close(release());
-}
-
 bool is_loopback_name(const std::string& host) {
   return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
 }
@@ -116,7 +120,7 @@ std::optional<std::string> address_towards(const std::string& host, uint16_t por
   for (const addrinfo* a = addresses.ok() ? addresses->get() : nullptr; a != nullptr;
        a = a->ai_next) {
     // Connecting a UDP socket sends nothing. It only chooses the route.
-    const Descriptor fd(socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    const FileDescriptor fd(socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     sockaddr_storage own = {};
     socklen_t size = sizeof(own);
     char text[NI_MAXHOST];
@@ -143,7 +147,7 @@ absl::StatusOr<ListeningPort> listen_on(const std::string& host, uint16_t port) 
   for (const int family : {is_loopback_name(host) ? AF_INET : AF_INET6, AF_INET, AF_INET6}) {
     for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
       if (a->ai_family != family) continue;
-      absl::StatusOr<ListeningPort> result = listen_at(*a, where);
+      absl::StatusOr<ListeningPort> result = listen_at(*a, Family::kIpv4Too, where);
       if (result.ok() || absl::IsAlreadyExists(result.status())) return result;
       problem = result.status();
     }
@@ -151,10 +155,63 @@ absl::StatusOr<ListeningPort> listen_on(const std::string& host, uint16_t port) 
   return problem;
 }
 
+absl::StatusOr<std::vector<ListeningPort>> listen_only_on(const std::string& host, uint16_t port) {
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  WEFT_ASSIGN_OR_RETURN(const AddressList addresses,
+                        resolve(bracketed ? host.substr(1, host.size() - 2) : host, port));
+  std::vector<ListeningPort> result;
+  absl::Status problem = absl::UnavailableError(absl::StrCat(host, ": no address"));
+  for (addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
+    if (a->ai_family != AF_INET && a->ai_family != AF_INET6) continue;
+    if (port == 0 && !result.empty()) set_port(*a->ai_addr, result.front().port);
+    const std::string where = absl::StrCat(host, ":", result.empty() ? port : result.front().port);
+    absl::StatusOr<ListeningPort> listening = listen_at(*a, Family::kThisOnly, where);
+    if (listening.ok()) {
+      result.push_back(*std::move(listening));
+      continue;
+    }
+    problem = listening.status();
+    if (absl::IsAlreadyExists(problem)) return problem;
+  }
+  if (result.empty()) return problem;
+  return result;
+}
+
+absl::StatusOr<AcceptedTcp> accept_tcp(int listening) {
+  sockaddr_storage far = {};
+  socklen_t size = sizeof(far);
+  while (true) {
+    FileDescriptor socket(::accept4(listening, reinterpret_cast<sockaddr*>(&far), &size,
+                                    SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket.valid()) {
+      char text[NI_MAXHOST];
+      const int rc = getnameinfo(reinterpret_cast<sockaddr*>(&far), size, text, sizeof(text),
+                                 nullptr, 0, NI_NUMERICHOST);
+      if (rc != 0) return absl::InternalError(absl::StrCat("accept: ", gai_strerror(rc)));
+      return AcceptedTcp{std::move(socket), text, port_of(far)};
+    }
+    switch (errno) {
+      case EINTR:
+      case ECONNABORTED:
+        continue;
+      case EAGAIN:
+        return absl::DeadlineExceededError("accept: nobody waits");
+      case EMFILE:
+      case ENFILE:
+      case ENOMEM:
+      case ENOBUFS:
+        return absl::ResourceExhaustedError(absl::StrCat("accept: ", error_text(errno)));
+      default:
+        // accept(2): also errors of the network that the connection already has.
+        return absl::InternalError(absl::StrCat("accept: ", error_text(errno)));
+    }
+  }
+}
+
 absl::Status wait_until_reachable(const std::string& host, uint16_t port, absl::Duration timeout) {
-  const Clock::time_point start = Clock::now();
+  const SteadyClock::time_point start = SteadyClock::now();
   const auto limit = std::min<absl::Duration>(timeout, absl::Hours(24 * 365));
-  const Clock::time_point deadline = start + absl::ToChronoNanoseconds(limit);
+  const SteadyClock::time_point deadline = start + absl::ToChronoNanoseconds(limit);
   std::chrono::milliseconds pause = kFirstPause;
   std::string reason;
   while (true) {
@@ -167,7 +224,7 @@ absl::Status wait_until_reachable(const std::string& host, uint16_t port, absl::
         reason = error_text(error);
       }
     }
-    if (Clock::now() + pause >= deadline) break;
+    if (SteadyClock::now() + pause >= deadline) break;
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongestPause);
   }
@@ -176,4 +233,4 @@ absl::Status wait_until_reachable(const std::string& host, uint16_t port, absl::
                                                   reason));
 }
 
-}  // namespace weft::worker_internal
+}  // namespace weft

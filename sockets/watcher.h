@@ -19,7 +19,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "weft/base/mutex.h"
-#include "weft/shm/file_descriptor.h"
+#include "weft/sockets/file_descriptor.h"
 
 namespace weft {
 
