@@ -28,8 +28,9 @@ AcceptLoop::~AcceptLoop() {
 void AcceptLoop::start() {
   pause_.reset();
   if (!watcher_->watch(listening_, Watcher::Event::kReadable, [this] { accept_some(); })) {
-    pause(absl::ResourceExhaustedError("no memory to watch for them"));
+    return pause(absl::ResourceExhaustedError("no memory to watch for them"));
   }
+  accept_some();  // `accept` may have one that it could not take before
 }
 
 void AcceptLoop::accept_some() {

@@ -25,6 +25,7 @@ using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 constexpr std::chrono::milliseconds kFirstPause(5);
 constexpr std::chrono::milliseconds kLongestPause(200);
+constexpr int kTriesForOnePort = 10;
 
 std::string error_text(int error) { return strerror(error); }
 
@@ -57,15 +58,19 @@ void set_port(sockaddr& address, uint16_t port) {
   }
 }
 
-// How far an IPv6 socket reaches.
-enum class Family { kThisOnly, kIpv4Too };
+// How an IPv6 socket reaches, and whether accepting blocks.
+struct Listening {
+  bool ipv6_only = false;
+  bool blocking = true;
+};
 
-absl::StatusOr<ListeningPort> listen_at(const addrinfo& address, Family family,
+absl::StatusOr<ListeningPort> listen_at(const addrinfo& address, Listening kind,
                                         const std::string& where) {
-  FileDescriptor fd(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int blocking = kind.blocking ? 0 : SOCK_NONBLOCK;
+  FileDescriptor fd(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | blocking, 0));
   if (!fd.valid()) return absl::UnavailableError(absl::StrCat(where, ": ", error_text(errno)));
   const int on = 1;
-  const int only = family == Family::kThisOnly;
+  const int only = kind.ipv6_only;
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (address.ai_family == AF_INET6) {
     setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof(only));
@@ -89,6 +94,48 @@ absl::StatusOr<ListeningPort> listen_at(const addrinfo& address, Family family,
     return absl::UnavailableError(absl::StrCat(where, ": ", error_text(errno)));
   }
   return ListeningPort{std::move(fd), port_of(bound)};
+}
+
+bool same_address(const addrinfo& a, const addrinfo& b) {
+  if (a.ai_family != b.ai_family) return false;
+  if (a.ai_family == AF_INET6) {
+    const auto& x = reinterpret_cast<const sockaddr_in6&>(*a.ai_addr);
+    const auto& y = reinterpret_cast<const sockaddr_in6&>(*b.ai_addr);
+    return IN6_ARE_ADDR_EQUAL(&x.sin6_addr, &y.sin6_addr) && x.sin6_scope_id == y.sin6_scope_id;
+  }
+  return reinterpret_cast<const sockaddr_in&>(*a.ai_addr).sin_addr.s_addr ==
+         reinterpret_cast<const sockaddr_in&>(*b.ai_addr).sin_addr.s_addr;
+}
+
+bool is_ipv6_wildcard(const addrinfo& a) {
+  return a.ai_family == AF_INET6 &&
+         IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6&>(*a.ai_addr).sin6_addr);
+}
+
+// With port 0, all get the port of the first.
+absl::StatusOr<std::vector<ListeningPort>> listen_at_all(addrinfo* addresses,
+                                                         const std::string& host, uint16_t port) {
+  std::vector<ListeningPort> result;
+  absl::Status problem = absl::UnavailableError(absl::StrCat(host, ": no address"));
+  for (addrinfo* a = addresses; a != nullptr; a = a->ai_next) {
+    if (a->ai_family != AF_INET && a->ai_family != AF_INET6) continue;
+    bool again = false;  // a file of hosts may name an address twice
+    for (addrinfo* b = addresses; b != a; b = b->ai_next) again |= same_address(*a, *b);
+    if (again) continue;
+    const uint16_t wanted = result.empty() ? port : result.front().port;
+    set_port(*a->ai_addr, wanted);
+    absl::StatusOr<ListeningPort> listening =
+        listen_at(*a, {.ipv6_only = !is_ipv6_wildcard(*a), .blocking = false},
+                  absl::StrCat(host, ":", wanted));
+    if (listening.ok()) {
+      result.push_back(*std::move(listening));
+      continue;
+    }
+    problem = listening.status();
+    if (absl::IsAlreadyExists(problem)) return problem;
+  }
+  if (result.empty()) return problem;
+  return result;
 }
 
 // Returns 0 or errno.
@@ -147,7 +194,7 @@ absl::StatusOr<ListeningPort> listen_on(const std::string& host, uint16_t port) 
   for (const int family : {is_loopback_name(host) ? AF_INET : AF_INET6, AF_INET, AF_INET6}) {
     for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
       if (a->ai_family != family) continue;
-      absl::StatusOr<ListeningPort> result = listen_at(*a, Family::kIpv4Too, where);
+      absl::StatusOr<ListeningPort> result = listen_at(*a, {}, where);
       if (result.ok() || absl::IsAlreadyExists(result.status())) return result;
       problem = result.status();
     }
@@ -159,21 +206,12 @@ absl::StatusOr<std::vector<ListeningPort>> listen_only_on(const std::string& hos
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
   WEFT_ASSIGN_OR_RETURN(const AddressList addresses,
                         resolve(bracketed ? host.substr(1, host.size() - 2) : host, port));
-  std::vector<ListeningPort> result;
-  absl::Status problem = absl::UnavailableError(absl::StrCat(host, ": no address"));
-  for (addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
-    if (a->ai_family != AF_INET && a->ai_family != AF_INET6) continue;
-    if (port == 0 && !result.empty()) set_port(*a->ai_addr, result.front().port);
-    const std::string where = absl::StrCat(host, ":", result.empty() ? port : result.front().port);
-    absl::StatusOr<ListeningPort> listening = listen_at(*a, Family::kThisOnly, where);
-    if (listening.ok()) {
-      result.push_back(*std::move(listening));
-      continue;
-    }
-    problem = listening.status();
-    if (absl::IsAlreadyExists(problem)) return problem;
+  // A free port of one address may be taken at another one.
+  absl::StatusOr<std::vector<ListeningPort>> result;
+  for (int tries = 0; tries < kTriesForOnePort; ++tries) {
+    result = listen_at_all(addresses.get(), host, port);
+    if (port != 0 || !absl::IsAlreadyExists(result.status())) break;
   }
-  if (result.empty()) return problem;
   return result;
 }
 
@@ -192,7 +230,17 @@ absl::StatusOr<AcceptedTcp> accept_tcp(int listening) {
     }
     switch (errno) {
       case EINTR:
+      // Errors that the connection had before it was accepted (accept(2)). It is gone.
       case ECONNABORTED:
+      case EHOSTDOWN:
+      case EHOSTUNREACH:
+      case ENETDOWN:
+      case ENETUNREACH:
+      case ENONET:
+      case ENOPROTOOPT:
+      case EOPNOTSUPP:
+      case EPERM:
+      case EPROTO:
         continue;
       case EAGAIN:
         return absl::DeadlineExceededError("accept: nobody waits");
@@ -202,7 +250,6 @@ absl::StatusOr<AcceptedTcp> accept_tcp(int listening) {
       case ENOBUFS:
         return absl::ResourceExhaustedError(absl::StrCat("accept: ", error_text(errno)));
       default:
-        // accept(2): also errors of the network that the connection already has.
         return absl::InternalError(absl::StrCat("accept: ", error_text(errno)));
     }
   }

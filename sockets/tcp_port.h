@@ -20,7 +20,7 @@
 namespace weft {
 
 struct ListeningPort {
-  FileDescriptor socket;  // close-on-exec, blocking
+  FileDescriptor socket;  // close-on-exec
   uint16_t port = 0;
 };
 
@@ -38,8 +38,9 @@ std::optional<std::string> address_towards(const std::string& host, uint16_t por
 absl::StatusOr<ListeningPort> listen_on(const std::string& host, uint16_t port);
 
 // Listens on `port` (0: any free one) at the addresses that the host has, and at no others. All
-// results have the same port. Addresses that this machine does not have are left out, unless there
-// is no other. IPv6 addresses may stand in brackets.
+// results have the same port, and their sockets do not block. Addresses that this machine does not
+// have are left out, unless there is no other. IPv6 addresses may stand in brackets, and :: also
+// takes IPv4.
 // Errors: as listen_on.
 absl::StatusOr<std::vector<ListeningPort>> listen_only_on(const std::string& host, uint16_t port);
 

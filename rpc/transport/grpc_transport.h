@@ -2,7 +2,7 @@
 // control stream for small frames, a bulk stream for large ones, and a heartbeat stream. Each
 // stream stays open and has a gRPC channel of its own.
 //
-// Unknown processes: a TCP connection that sends nothing costs two descriptors, and gRPC does not
+// Unknown processes: a TCP connection that sends nothing costs one descriptor, and gRPC does not
 // see it. Connections whose far ends have proven nothing are bounded, and each is shut down after
 // 20 s. This transport reads nothing from a stream before its hello is accepted. So the stream can
 // fill only what flow control lets it send (16 MiB). A stream that is opened without a hello is
@@ -43,8 +43,8 @@ struct GrpcTransportOptions {
   TransportLimits limits;
   // So many streams may wait for `start`. Further ones are refused, and their diallers dial again.
   size_t most_waiting = 256;
-  // So many TCP connections may be open whose far ends have not said an acceptable hello. Beyond
-  // that, the host that has most of them loses its oldest one. Each of them needs two descriptors.
+  // So many TCP connections may be open whose far ends have not said an acceptable hello
+  // (rpc/transport/internal/grpc_sockets.h). Each of them needs up to two descriptors.
   size_t most_unproven = 128;
   // Frames whose body and payloads have more bytes than this travel on the bulk stream.
   size_t bulk_from = size_t{64} << 10;

@@ -40,16 +40,18 @@ class AcceptLoopTest : public ::testing::Test {
     MutexLock lock(mutex_);
     refusal_ = std::move(why);
   }
-  int tries() {
+  int refused() {
     MutexLock lock(mutex_);
-    return tries_;
+    return refused_;
   }
 
  private:
   absl::Status accept_one() {
     MutexLock lock(mutex_);
-    ++tries_;
-    if (!refusal_.ok()) return refusal_;
+    if (!refusal_.ok()) {
+      ++refused_;
+      return refusal_;
+    }
     if (waiting_ == 0) {
       uint64_t ignored;
       (void)!::read(listening_.get(), &ignored, sizeof(ignored));
@@ -68,7 +70,7 @@ class AcceptLoopTest : public ::testing::Test {
   Mutex mutex_;
   uint64_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t accepted_ ABSL_GUARDED_BY(mutex_) = 0;
-  int tries_ ABSL_GUARDED_BY(mutex_) = 0;
+  int refused_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status refusal_ ABSL_GUARDED_BY(mutex_);
   const FileDescriptor listening_{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   AcceptLoop loop_{clock_, watcher_, listening_.get(), "connections of a test",
@@ -86,9 +88,9 @@ TEST_F(AcceptLoopTest, AfterARefusalItTriesAgainWithoutABusyLoop) {
   refuse(absl::ResourceExhaustedError("no descriptor"));
   come(3);
   EXPECT_TRUE(eventually([&] { return clock_.next_timer() != kNever; }));
-  EXPECT_EQ(tries(), 1);
+  EXPECT_EQ(refused(), 1);
   clock_.advance(std::chrono::milliseconds(100));
-  EXPECT_TRUE(eventually([&] { return tries() == 2 && clock_.next_timer() != kNever; }));
+  EXPECT_TRUE(eventually([&] { return refused() == 2 && clock_.next_timer() != kNever; }));
   EXPECT_EQ(accepted(), 0u);
   refuse(absl::OkStatus());
   clock_.advance(std::chrono::milliseconds(100));
@@ -101,7 +103,7 @@ TEST_F(AcceptLoopTest, MayEndDuringAPause) {
   EXPECT_TRUE(eventually([&] { return clock_.next_timer() != kNever; }));
   watcher_->stop();
   clock_.advance(std::chrono::milliseconds(100));
-  EXPECT_EQ(tries(), 1);
+  EXPECT_EQ(refused(), 1);
 }
 
 }  // namespace

@@ -60,7 +60,9 @@ struct GrpcShared {
   uint64_t next_connection ABSL_GUARDED_BY(mutex) = std::random_device()() | 1;
 
   // Sockets that have listened in vain cannot listen again.
-  void renew_sockets() { sockets.emplace(clock, options.listen_address, options.most_unproven); }
+  void renew_sockets() {
+    sockets.emplace(clock, options.listen_address, options.most_unproven, options.tls != nullptr);
+  }
   void add(const std::shared_ptr<GrpcStream>& stream) ABSL_LOCKS_EXCLUDED(mutex) {
     MutexLock lock(mutex);
     streams.emplace(stream.get(), stream);

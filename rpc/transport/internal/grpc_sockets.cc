@@ -1,9 +1,11 @@
 #include "weft/rpc/transport/internal/grpc_sockets.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <utility>
 
@@ -86,10 +88,6 @@ absl::Status GrpcSockets::listen_on_tcp() {
   ports_ = *std::move(ports);
   for (const ListeningPort& each : ports_) {
     const int listening = each.socket.get();
-    const int flags = ::fcntl(listening, F_GETFL);
-    if (flags < 0 || ::fcntl(listening, F_SETFL, flags | O_NONBLOCK) < 0) {
-      return absl::ErrnoToStatus(errno, wanted_);
-    }
     loops_.emplace_back(clock_, watcher_, listening, absl::StrCat("connections to ", wanted_),
                         [this, listening] { return accept_from(listening); });
   }
@@ -126,7 +124,7 @@ void GrpcSockets::stop() {
   accepted_local_.reset();
   accepted_.reset();
   for (const auto& [number, connection] : connections_) {
-    ::shutdown(connection.second.get(), SHUT_RDWR);
+    ::shutdown(connection.own.get(), SHUT_RDWR);
   }
   connections_.clear();
   std::map<int, FileDescriptor> left;
@@ -140,29 +138,42 @@ void GrpcSockets::stop() {
 
 // ---- TCP
 
+size_t GrpcSockets::bound(size_t most) {
+  constexpr size_t kMost = 1024;  // choosing one to give up looks at all
+  rlimit descriptors = {};
+  if (::getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return std::min(most, kMost);
+  return std::min({most, kMost, std::max<size_t>(descriptors.rlim_cur / 8, 8)});
+}
+
 absl::Status GrpcSockets::accept_from(int listening) {
   if (!accepted_.has_value()) {
-    WEFT_ASSIGN_OR_RETURN(accepted_, accept_tcp(listening));
+    absl::StatusOr<AcceptedTcp> accepted = accept_tcp(listening);
+    if (absl::IsResourceExhausted(accepted.status())) {
+      if (const auto lost = unproven_.silent_to_lose()) drop(*lost);
+    }
+    WEFT_ASSIGN_OR_RETURN(accepted_, std::move(accepted));
   }
-  WEFT_ASSIGN_OR_RETURN(FileDescriptor second, second_of(accepted_->socket));
+  if (unproven_.full()) {
+    const std::optional<uint64_t> lost = unproven_.to_lose();
+    if (!lost.has_value()) return absl::ResourceExhaustedError("too many have proven nothing yet");
+    drop(*lost);
+  }
   const uint64_t number = next_number_;
+  const int descriptor = accepted_->socket.get();
   // A far end that has sent its first bytes is reported at once.
-  if (!watcher_->watch(second.get(), Watcher::Event::kReadable,
+  if (!watcher_->watch(descriptor, Watcher::Event::kReadable,
                        [this, number] { receive_first(number); })) {
     return absl::ResourceExhaustedError("no memory to watch it");
   }
   ++next_number_;
   const int on = 1;
-  ::setsockopt(second.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  ::setsockopt(second.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs,
-               sizeof(kUserTimeoutMs));
+  ::setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  ::setsockopt(descriptor, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs, sizeof(kUserTimeoutMs));
   AcceptedTcp accepted = *std::exchange(accepted_, std::nullopt);
   std::string peer = key_of(accepted.address, accepted.port);
-  by_peer_[peer] = number;
-  connections_.emplace(number,
-                       Unproven{std::move(accepted.socket), std::move(second), std::move(peer)});
-  const std::optional<uint64_t> lost = unproven_.add(number, accepted.address, clock_.now());
-  if (lost.has_value()) drop(*lost);
+  by_peer_.emplace(peer, number);
+  connections_.emplace(number, Unproven{std::move(accepted.socket), std::move(peer)});
+  unproven_.add(number, accepted.address, clock_.now());
   drop_late_in_time();
   return absl::OkStatus();
 }
@@ -170,13 +181,19 @@ absl::Status GrpcSockets::accept_from(int listening) {
 void GrpcSockets::receive_first(uint64_t number) {
   Unproven& connection = connections_.at(number);
   char byte;
-  if (::recv(connection.second.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0) return drop(number);
-  // From now on the watcher waits for the end. If it has no memory for that, the connection counts
-  // until it is late.
-  watcher_->unwatch(connection.second.get());
-  watcher_->watch(connection.second.get(), Watcher::Event::kHungUp,
-                  [this, number] { drop(number); });
-  accept_(std::move(connection.socket));
+  if (::recv(connection.own.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0) return drop(number);
+  watcher_->unwatch(connection.own.get());
+  absl::StatusOr<FileDescriptor> second = second_of(connection.own);
+  if (!second.ok()) {  // it counts no more, and ends when gRPC ends it
+    FileDescriptor only = std::move(connection.own);
+    forget_unproven(number);
+    return accept_(std::move(only));
+  }
+  FileDescriptor first = std::exchange(connection.own, *std::move(second));
+  unproven_.speaks(number);
+  // If the watcher has no memory for this, the connection counts until it is late.
+  watcher_->watch(connection.own.get(), Watcher::Event::kHungUp, [this, number] { drop(number); });
+  accept_(std::move(first));
 }
 
 void GrpcSockets::prove(std::string_view peer) {
@@ -188,34 +205,38 @@ void GrpcSockets::prove(std::string_view peer) {
     proven_.insert(key);  // at once: the watcher may be about to give it up
   }
   watcher_->post([this, key = std::move(key)] {
-    const auto found = by_peer_.find(key);
-    if (found != by_peer_.end()) drop(found->second);
+    for (auto found = by_peer_.find(key); found != by_peer_.end(); found = by_peer_.find(key)) {
+      drop(found->second);
+    }
     MutexLock lock(mutex_);
     proven_.erase(key);
   });
 }
 
-// If the connection is proven, only this object's descriptors go.
 void GrpcSockets::drop(uint64_t number) {
   const auto found = connections_.find(number);
   if (found == connections_.end()) return;
-  const Unproven& connection = found->second;
-  watcher_->unwatch(connection.second.get());
-  bool proven = false;
+  watcher_->unwatch(found->second.own.get());
   {
     MutexLock lock(mutex_);
-    proven = proven_.contains(connection.peer);
+    // gRPC may have a descriptor of it. If it is proven, only this object's own one goes.
+    if (!proven_.contains(found->second.peer)) ::shutdown(found->second.own.get(), SHUT_RDWR);
   }
-  if (!proven) ::shutdown(connection.second.get(), SHUT_RDWR);  // gRPC may have a descriptor of it
+  forget_unproven(number);
+}
+
+void GrpcSockets::forget_unproven(uint64_t number) {
+  const auto found = connections_.find(number);
+  auto [peer, end] = by_peer_.equal_range(found->second.peer);
+  while (peer != end && peer->second != number) ++peer;
+  if (peer != end) by_peer_.erase(peer);
   unproven_.remove(number);
-  const auto peer = by_peer_.find(connection.peer);
-  if (peer != by_peer_.end() && peer->second == number) by_peer_.erase(peer);
   connections_.erase(found);
 }
 
 void GrpcSockets::drop_late() {
   late_.reset();
-  for (const uint64_t number : unproven_.take_until(clock_.now() - kProvesWithin)) drop(number);
+  for (const uint64_t number : unproven_.until(clock_.now() - kProvesWithin)) drop(number);
   drop_late_in_time();
 }
 

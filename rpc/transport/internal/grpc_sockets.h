@@ -6,13 +6,20 @@
 //
 // - TCP: a connection that sends nothing is not given to gRPC. Until its far end has proven that it
 //   belongs to the job (`prove`), the connection counts against a bound (unproven_connections.h).
-//   Beyond the bound, or after 20 s, it is shut down. Only the published address is bound.
+//   Beyond the bound, or after 20 s, one is shut down. Only the published address is bound.
 //
-// - Unix sockets with abstract names: this object checks the user of the far end
-//   (sockets/local_socket.h). gRPC would wait for ever for a far end that is stopped and takes no
-//   more bytes: TCP has a timeout for that, unix sockets have none. So this object keeps a second
-//   descriptor of each connection until it is closed, and `stop` shuts these down. While a far end
-//   hangs, gRPC keeps the frames that it writes.
+//   Without TLS a dialler cannot tell a connection that was shut down from a death. Then those that
+//   have sent something stay until they are late, and if there are no others, nobody is accepted.
+//
+//   While gRPC has a connection that is not proven, this object has a second descriptor of it. If
+//   gRPC closes its own first, gRPC's epoll keeps an entry until the second one is closed too. That
+//   is soon: gRPC shuts the socket down, and this object waits for that.
+//
+// - Unix sockets with abstract names: this object checks whose process the far end is
+//   (sockets/local_socket.h). It also keeps a second descriptor of each connection until that is
+//   closed, and `stop` shuts these down. Otherwise gRPC would wait for ever for a far end that is
+//   stopped and takes no more bytes: TCP has a timeout for that, unix sockets have none. While a
+//   far end hangs, gRPC keeps the frames that it writes.
 //
 // Thread safety: all methods may be called from any thread, but `listen` only once before others.
 // Lifetime: the clock must outlive this object. No callback runs after `stop`.
@@ -63,8 +70,10 @@ class GrpcSockets {
   using Accept = std::function<void(FileDescriptor connection)>;
 
   // `address`: HOST:PORT, where port 0 takes a free one, or "unix:".
-  GrpcSockets(Clock& clock, std::string address, size_t most_unproven)
-      : clock_(clock), wanted_(std::move(address)), unproven_(most_unproven) {}
+  // At most `most_unproven` TCP connections are unproven, and fewer if this process may have few
+  // descriptors.
+  GrpcSockets(Clock& clock, std::string address, size_t most_unproven, bool tls)
+      : clock_(clock), wanted_(std::move(address)), unproven_(bound(most_unproven), tls) {}
   ~GrpcSockets() { stop(); }
 
   // Whether all connections are within this host.
@@ -83,11 +92,11 @@ class GrpcSockets {
  private:
   // A TCP connection whose far end has proven nothing yet.
   struct Unproven {
-    FileDescriptor socket;  // invalid once gRPC has it
-    FileDescriptor second;  // of the same connection; it is what the watcher watches
-    std::string peer;       // as key_of() writes it
+    FileDescriptor own;  // the only descriptor, or the second one once gRPC has the first
+    std::string peer;    // as key_of() writes it
   };
 
+  static size_t bound(size_t most);
   absl::Status listen_locally();
   absl::Status listen_on_tcp();
   // On the watcher's thread.
@@ -95,6 +104,7 @@ class GrpcSockets {
   absl::Status accept_from(int listening);
   void receive_first(uint64_t number);
   void drop(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
+  void forget_unproven(uint64_t number);
   void drop_late();
   void drop_late_in_time();
   bool watch_end(int descriptor);
@@ -119,8 +129,8 @@ class GrpcSockets {
   FileDescriptor accepted_local_;        // and not given to gRPC yet: the system lacked something
   std::optional<AcceptedTcp> accepted_;  // the same over TCP
   UnprovenConnections unproven_;
-  std::map<uint64_t, Unproven> connections_;  // those of unproven_
-  std::map<std::string, uint64_t> by_peer_;   // the numbers of connections_
+  std::map<uint64_t, Unproven> connections_;      // those of unproven_
+  std::multimap<std::string, uint64_t> by_peer_;  // the numbers of connections_
   uint64_t next_number_ = 1;
   std::optional<TimerId> late_;  // when the oldest of them is late
   // Shared with timers, because one may be running when it is cancelled. Last: it uses the above.

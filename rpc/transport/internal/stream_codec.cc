@@ -21,8 +21,10 @@ constexpr size_t kMessage = size_t{64} << 10;
 // A message reserves at most this at first, because glibc consolidates its bins when 64 KiB or more
 // are freed.
 constexpr size_t kReserved = size_t{60} << 10;
-// A message has at most this many bytes of a large frame's head, and so many of its payloads.
+// A message has at most this many bytes of a large frame's payloads and the headers between them.
 constexpr size_t kChunkBytes = size_t{1} << 20;
+// The last part of a head shares its message with payloads, and all headers have room beside them.
+constexpr size_t kHeadBytes = kChunkBytes - (size_t{4} << 10);
 constexpr size_t kRecordHeader = 9;
 
 constexpr size_t kChecksumAt = 5;  // after kind and size
@@ -98,12 +100,12 @@ grpc::ByteBuffer FrameWriter::next() {
 
 void FrameWriter::add_head(const Frame& frame, std::vector<grpc::Slice>& slices) {
   std::string text;
-  if (const size_t size = head_bytes(frame); size <= kChunkBytes) {
+  if (const size_t size = head_bytes(frame); size <= kHeadBytes) {
     append_record(text, kHead, size, [&] { append_head(frame, text); });
     progress_.head_written = true;
   } else {
     if (progress_.head.empty()) append_head(frame, progress_.head);
-    const size_t part = std::min(kChunkBytes, size - progress_.head_offset);
+    const size_t part = std::min(kHeadBytes, size - progress_.head_offset);
     progress_.head_written = progress_.head_offset + part == size;
     append_record(text, progress_.head_written ? kHead : kHeadPart, part,
                   [&] { text.append(progress_.head, progress_.head_offset, part); });
@@ -119,7 +121,7 @@ void FrameWriter::add_chunk(std::vector<grpc::Slice>& slices) {
   const size_t head_cost = frame->cost() - frame->payload_bytes() - progress_.head_counted;
   if (!progress_.head_written) add_head(*frame, slices);
   if (!progress_.head_written) {
-    const size_t part = std::min(head_cost, kChunkBytes);
+    const size_t part = std::min(head_cost, kHeadBytes);
     progress_.head_counted += part;
     queued_bytes_ -= part;
     return;

@@ -12,7 +12,7 @@
 // - kHead: the head of a frame, or its last part. The payloads follow, in order, as kChunk records
 //   of this message and the next ones. No other record comes between.
 //
-// - kHeadPart: a part of a head that is larger than 1 MiB. Each has a message of its own. Only more
+// - kHeadPart: a part of a head of about 1 MiB or more. Each has a message of its own. Only more
 //   parts and then the kHead follow.
 //
 // The checksum (record_checksum.h) covers kind, size and content. For a chunk it does not cover the

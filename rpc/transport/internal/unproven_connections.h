@@ -1,15 +1,14 @@
 // Chooses which accepted connections to give up, of those whose far ends have not yet proven that
 // they belong to the job.
 //
-// There are at most `most` of them. If there is one more, the host that has the most of them loses
-// its oldest one. So a host that floods this worker pushes out its own connections, not those of
-// others. All addresses of an IPv6 network with 64 bits count as one host, because one machine may
-// use them all.
+// There are at most `most` of them. To make room, the host that has the most of them loses one: its
+// oldest silent one, otherwise its oldest. So a host that floods this worker pushes out its own
+// connections, not those of others. All addresses of an IPv6 network with 64 bits count as one
+// host, because one machine may use them all.
 //
 // Thread safety: none. Pure: no sockets and no clock.
 #pragma once
 
-#include <algorithm>
 #include <arpa/inet.h>
 #include <cstddef>
 #include <cstdint>
@@ -26,24 +25,18 @@ namespace weft::rpc_internal {
 
 class UnprovenConnections {
  public:
-  explicit UnprovenConnections(size_t most) : most_(most) {}
+  // Without `loses_speaking`, only silent connections make room.
+  UnprovenConnections(size_t most, bool loses_speaking)
+      : most_(most), loses_speaking_(loses_speaking) {}
 
-  // `number` grows from call to call. Returns the connection to give up, which may be this one.
-  std::optional<uint64_t> add(uint64_t number, const std::string& address, TimePoint now) {
-    const std::string host = host_of(address);
-    connections_[number] = {host, now};
+  // `number` grows from call to call. `address` is numeric.
+  void add(uint64_t number, const std::string& address, TimePoint now) {
+    std::string host = host_of(address);
     ++counts_[host];
-    if (connections_.size() <= most_) return std::nullopt;
-    size_t largest = 0;
-    for (const auto& [other, count] : counts_) largest = std::max(largest, count);
-    const auto oldest =
-        std::find_if(connections_.begin(), connections_.end(),
-                     [&](const auto& entry) { return counts_.at(entry.second.host) == largest; });
-    const uint64_t lost = oldest->first;
-    remove(lost);
-    return lost;
+    connections_[number] = {std::move(host), now};
   }
-
+  // The far end has sent something.
+  void speaks(uint64_t number) { connections_.at(number).silent = false; }
   void remove(uint64_t number) {
     const auto found = connections_.find(number);
     if (found == connections_.end()) return;
@@ -52,35 +45,66 @@ class UnprovenConnections {
     connections_.erase(found);
   }
 
-  // Removes and returns those that were added at `time` or before.
-  std::vector<uint64_t> take_until(TimePoint time) {
-    std::vector<uint64_t> taken;
-    while (!connections_.empty() && connections_.begin()->second.since <= time) {
-      taken.push_back(connections_.begin()->first);
-      remove(taken.back());
+  bool full() const { return connections_.size() >= most_; }
+  // The connection to give up for another one. nullopt: there is none that may be given up.
+  std::optional<uint64_t> to_lose() const {
+    if (!loses_speaking_) return silent_to_lose();
+    const auto oldest = oldest_of_fullest([](const Connection&) { return true; });
+    if (!oldest.has_value()) return std::nullopt;
+    const std::string& host = connections_.at(*oldest).host;
+    const auto silent = oldest_of_fullest(
+        [&host](const Connection& one) { return one.silent && one.host == host; });
+    return silent.has_value() ? silent : oldest;
+  }
+  // The same, of the hosts that have silent ones.
+  std::optional<uint64_t> silent_to_lose() const {
+    return oldest_of_fullest([](const Connection& one) { return one.silent; });
+  }
+  // Those that were added at `time` or before.
+  std::vector<uint64_t> until(TimePoint time) const {
+    std::vector<uint64_t> late;
+    for (const auto& [number, connection] : connections_) {
+      if (connection.since > time) break;
+      late.push_back(number);
     }
-    return taken;
+    return late;
   }
   std::optional<TimePoint> oldest() const {
     if (connections_.empty()) return std::nullopt;
     return connections_.begin()->second.since;
   }
-  size_t size() const { return connections_.size(); }
 
  private:
   struct Connection {
     std::string host;
     TimePoint since;
+    bool silent = true;
   };
 
-  // `address` is numeric.
   static std::string host_of(const std::string& address) {
     in6_addr bytes = {};
-    if (::inet_pton(AF_INET6, address.c_str(), &bytes) != 1) return address;
+    const std::string without_zone = address.substr(0, address.find('%'));
+    if (::inet_pton(AF_INET6, without_zone.c_str(), &bytes) != 1) return address;
     return std::string(reinterpret_cast<const char*>(&bytes), sizeof(bytes) / 2);
   }
 
+  // Of the hosts that have a connection of this kind, the one with the most connections of any kind
+  // loses its oldest one of this kind.
+  template <class IsKind>
+  std::optional<uint64_t> oldest_of_fullest(IsKind is_kind) const {
+    std::optional<uint64_t> found;
+    size_t most = 0;
+    for (const auto& [number, connection] : connections_) {
+      const size_t count = counts_.at(connection.host);
+      if (!is_kind(connection) || count <= most) continue;
+      most = count;
+      found = number;
+    }
+    return found;
+  }
+
   const size_t most_;
+  const bool loses_speaking_;
   std::map<uint64_t, Connection> connections_;  // the oldest first
   std::map<std::string, size_t> counts_;        // by host
 };

@@ -250,7 +250,7 @@ TEST_F(LocalGrpcTest, OnlyNamesOfListenersAreDialled) {
 
 TEST(LocalGrpcSocketsTest, DiallingAfterTheStopIsUnavailable) {
   SystemClock clock;
-  GrpcSockets here(clock, "unix:", 1), there(clock, "unix:", 1);
+  GrpcSockets here(clock, "unix:", 1, false), there(clock, "unix:", 1, false);
   ASSERT_TRUE(here.listen([](FileDescriptor) {}).ok());
   ASSERT_TRUE(there.listen([](FileDescriptor) {}).ok());
   EXPECT_TRUE(here.connect(there.address()).ok());

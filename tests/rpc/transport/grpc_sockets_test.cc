@@ -32,8 +32,8 @@ constexpr const char* kFlood = "127.0.0.2";  // where the flood comes from
 
 class GrpcSocketsTest : public ::testing::Test {
  protected:
-  void listen(size_t most, const std::string& address = "127.0.0.1:0") {
-    sockets_ = std::make_unique<GrpcSockets>(clock_, address, most);
+  void listen(size_t most, const std::string& address = "127.0.0.1:0", bool tls = true) {
+    sockets_ = std::make_unique<GrpcSockets>(clock_, address, most, tls);
     const absl::Status listening = sockets_->listen([this](FileDescriptor connection) {
       MutexLock lock(mutex_);
       given_.push_back(std::move(connection));
@@ -91,12 +91,30 @@ TEST_F(GrpcSocketsTest, AFloodPushesOutItsOwnConnectionsOnly) {
 TEST_F(GrpcSocketsTest, WhoSpeaksAndProvesNothingIsShutDownToo) {
   listen(4);
   const auto first = speaking(kFlood);
-  const auto flood = silent(4);
+  std::vector<std::unique_ptr<RawTcp>> others;
+  for (int i = 0; i < 4; ++i) others.push_back(speaking(kFlood));
   EXPECT_TRUE(first->closed_within(kSoon));
   char byte;
   MutexLock lock(mutex_);
   EXPECT_EQ(::recv(given_[0].get(), &byte, 1, 0), 1);  // gRPC still reads what came
   EXPECT_EQ(::recv(given_[0].get(), &byte, 1, 0), 0);
+}
+
+// Without TLS, a connection that ends before its hello looks like a death.
+TEST_F(GrpcSocketsTest, WithoutTlsWhoSpeaksStaysAndOthersWait) {
+  listen(2, "127.0.0.1:0", false);
+  const auto first = speaking(), second = speaking();
+  RawTcp third(sockets_->address());
+  third.send("x");
+  EXPECT_FALSE(third.closed_within(kShort));
+  EXPECT_EQ(given(), 2u);
+  EXPECT_FALSE(first->closed_within(kShort));
+  first->close();
+  EXPECT_TRUE(eventually([&] {
+    clock_.advance(milliseconds(100));  // when it tries again
+    return given() == 3;
+  }));
+  EXPECT_FALSE(second->closed_within(kShort));
 }
 
 TEST_F(GrpcSocketsTest, WhoHasProvenItselfStaysAndOnlyGrpcHoldsTheConnection) {
@@ -172,7 +190,7 @@ TEST_F(GrpcSocketsTest, OnlyThePublishedAddressIsBound) {
 TEST_F(GrpcSocketsTest, AddressesWhereItCannotListenAreNamed) {
   listen(4);
   const auto refused = [&](const std::string& address) {
-    GrpcSockets second(clock_, address, 4);
+    GrpcSockets second(clock_, address, 4, false);
     const absl::Status status = second.listen([](FileDescriptor) {});
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(address));

@@ -15,60 +15,74 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 constexpr TimePoint kStart{};
+constexpr bool kLosesSpeaking = true;
 
 TEST(UnprovenConnectionsTest, TheHostWithTheMostLosesItsOldest) {
-  UnprovenConnections connections(4);
-  EXPECT_EQ(connections.add(1, "10.0.0.1", kStart), std::nullopt);
+  UnprovenConnections connections(4, kLosesSpeaking);
+  EXPECT_EQ(connections.to_lose(), std::nullopt);
+  connections.add(1, "10.0.0.1", kStart);
   for (uint64_t i = 2; i <= 4; ++i) {
-    EXPECT_EQ(connections.add(i, "10.0.0.2", kStart), std::nullopt);
+    EXPECT_FALSE(connections.full());
+    connections.add(i, "10.0.0.2", kStart);
   }
-  EXPECT_EQ(connections.add(5, "10.0.0.2", kStart), 2u);
-  EXPECT_EQ(connections.add(6, "10.0.0.3", kStart), 3u);
-  EXPECT_EQ(connections.size(), 4u);
+  EXPECT_TRUE(connections.full());
+  EXPECT_EQ(connections.to_lose(), 2u);
+  connections.remove(2);
+  connections.remove(2);
+  EXPECT_FALSE(connections.full());
+  EXPECT_EQ(connections.to_lose(), 3u);
 }
 
 TEST(UnprovenConnectionsTest, AmongEqualHostsTheOldestConnectionGoes) {
-  UnprovenConnections connections(2);
-  (void)connections.add(1, "10.0.0.1", kStart);
-  (void)connections.add(2, "10.0.0.2", kStart);
-  EXPECT_EQ(connections.add(3, "10.0.0.3", kStart), 1u);
+  UnprovenConnections connections(2, kLosesSpeaking);
+  connections.add(1, "10.0.0.1", kStart);
+  connections.add(2, "10.0.0.2", kStart);
+  EXPECT_EQ(connections.to_lose(), 1u);
 }
 
-TEST(UnprovenConnectionsTest, OneThatHasProvenItselfMakesRoom) {
-  UnprovenConnections connections(2);
-  (void)connections.add(1, "10.0.0.1", kStart);
-  (void)connections.add(2, "10.0.0.1", kStart);
-  connections.remove(1);
-  connections.remove(1);
-  EXPECT_EQ(connections.add(3, "10.0.0.1", kStart), std::nullopt);
-  EXPECT_EQ(connections.add(4, "10.0.0.1", kStart), 2u);
+TEST(UnprovenConnectionsTest, AHostLosesItsSilentConnectionsFirst) {
+  UnprovenConnections connections(4, kLosesSpeaking);
+  for (uint64_t i = 1; i <= 3; ++i) connections.add(i, "10.0.0.1", kStart);
+  connections.add(4, "10.0.0.2", kStart);
+  connections.speaks(1);
+  EXPECT_EQ(connections.to_lose(), 2u);
+  connections.speaks(2);
+  connections.speaks(3);
+  EXPECT_EQ(connections.to_lose(), 1u);  // not the silent one of the other host
+  EXPECT_EQ(connections.silent_to_lose(), 4u);
+}
+
+TEST(UnprovenConnectionsTest, ThoseThatSpeakMayStay) {
+  UnprovenConnections connections(3, !kLosesSpeaking);
+  for (uint64_t i = 1; i <= 2; ++i) connections.add(i, "10.0.0.1", kStart);
+  connections.add(3, "10.0.0.2", kStart);
+  connections.speaks(1);
+  connections.speaks(2);
+  EXPECT_EQ(connections.to_lose(), 3u);
+  connections.speaks(3);
+  EXPECT_EQ(connections.to_lose(), std::nullopt);
 }
 
 TEST(UnprovenConnectionsTest, TheAddressesOfOneIpv6NetworkAreOneHost) {
-  UnprovenConnections connections(3);
-  (void)connections.add(1, "2001:db8:0:2::1", kStart);
-  (void)connections.add(2, "2001:db8:0:1::1", kStart);
-  (void)connections.add(3, "2001:db8:0:1:ffff::2", kStart);
-  EXPECT_EQ(connections.add(4, "2001:db8:0:2::9", kStart), 1u);  // two each, so the oldest
-  EXPECT_EQ(connections.add(5, "2001:db8:0:1::3", kStart), 2u);
+  UnprovenConnections connections(3, kLosesSpeaking);
+  connections.add(1, "2001:db8:0:2::1", kStart);
+  connections.add(2, "2001:db8:0:1::1", kStart);
+  connections.add(3, "2001:db8:0:1:ffff::2", kStart);
+  EXPECT_EQ(connections.to_lose(), 2u);
+  connections.add(4, "fe80::1%eth0", kStart);
+  connections.add(5, "fe80::2%eth0", kStart);
+  connections.add(6, "fe80::3%eth1", kStart);
+  EXPECT_EQ(connections.to_lose(), 4u);
 }
 
-TEST(UnprovenConnectionsTest, WithoutRoomNobodyStays) {
-  UnprovenConnections connections(0);
-  EXPECT_EQ(connections.add(1, "10.0.0.1", kStart), 1u);
-  EXPECT_EQ(connections.oldest(), std::nullopt);
-}
-
-TEST(UnprovenConnectionsTest, GivesUpThoseThatAreLate) {
-  UnprovenConnections connections(9);
-  for (uint64_t i = 1; i <= 3; ++i) {
-    (void)connections.add(i, "10.0.0.1", kStart + seconds(i));
-  }
+TEST(UnprovenConnectionsTest, KnowsThoseThatAreLate) {
+  UnprovenConnections connections(9, kLosesSpeaking);
+  for (uint64_t i = 1; i <= 3; ++i) connections.add(i, "10.0.0.1", kStart + seconds(i));
   EXPECT_EQ(connections.oldest(), kStart + seconds(1));
-  EXPECT_THAT(connections.take_until(kStart), IsEmpty());
-  EXPECT_THAT(connections.take_until(kStart + seconds(2)), ElementsAre(1, 2));
-  EXPECT_EQ(connections.oldest(), kStart + seconds(3));
-  EXPECT_EQ(connections.size(), 1u);
+  EXPECT_THAT(connections.until(kStart), IsEmpty());
+  EXPECT_THAT(connections.until(kStart + seconds(2)), ElementsAre(1, 2));
+  for (uint64_t i = 1; i <= 3; ++i) connections.remove(i);
+  EXPECT_EQ(connections.oldest(), std::nullopt);
 }
 
 }  // namespace
