@@ -112,34 +112,47 @@ void check_place(const ProcessGroupOptions& options) {
   }
 }
 
-// Returns the host of each rank. `words` holds the backend and the host that each rank has named.
-// All ranks must have named the same backend.
-std::vector<std::string> hosts_of(const std::vector<std::string>& words,
-                                  const ProcessGroupOptions& options) {
+// What each rank tells the others before it makes the group: backend, plain traffic, host.
+std::string words_of(const ProcessGroupOptions& options) {
+  const std::string host = options.host.empty() ? host_identity() : options.host;
+  return absl::StrCat(options.backend, "\n", static_cast<int>(options.plain_traffic), "\n", host);
+}
+
+// Returns the host of each rank. All must have named the same backend.
+std::vector<std::string> check_words(const std::vector<std::string>& words,
+                                     const ProcessGroupOptions& options) {
   std::vector<std::string> hosts;
+  std::vector<PlainTraffic> traffic;
+  std::string first;
   for (size_t rank = 0; rank < words.size(); ++rank) {
-    const std::pair<std::string, std::string> word =
-        absl::StrSplit(words[rank], absl::MaxSplits('\n', 1));
-    const std::pair<std::string, std::string> first =
-        absl::StrSplit(words[0], absl::MaxSplits('\n', 1));
-    if (word.first != first.first) {
+    const std::vector<std::string> parts = absl::StrSplit(words[rank], absl::MaxSplits('\n', 2));
+    if (parts.size() != 3) {
+      C10_THROW_ERROR(ValueError, absl::StrCat("process group '", options.name, "': rank ", rank,
+                                               " is of another version of Weft"));
+    }
+    if (rank == 0) first = parts[0];
+    if (parts[0] != first) {
       C10_THROW_ERROR(ValueError,
                       absl::StrCat("process group '", options.name, "': rank 0 asks for backend '",
-                                   first.first, "', rank ", rank, " for '", word.first, "'"));
+                                   first, "', rank ", rank, " for '", parts[0], "'"));
     }
-    hosts.push_back(word.second);
+    const bool refuses = parts[1] == absl::StrCat(static_cast<int>(PlainTraffic::kRefuse));
+    traffic.push_back(refuses ? PlainTraffic::kRefuse : PlainTraffic::kAllow);
+    hosts.push_back(parts[2]);
   }
+  const auto self = static_cast<size_t>(options.rank);
+  traffic[self] = options.plain_traffic;
+  comm_internal::check_plain_traffic(options.name, hosts, traffic, options.rank);
   return hosts;
 }
 
 // Waits for the other ranks and makes the group with them.
 std::shared_ptr<ProcessGroup> meet(const intrusive_ptr<c10d::Store>& store, uint32_t attempt,
                                    ProcessGroupOptions options, std::vector<int> global_ranks) {
-  const std::string host = options.host.empty() ? host_identity() : options.host;
   const comm_internal::JoiningRank self = {options.name, options.rank, options.world_size, attempt};
-  const comm_internal::Meeting meeting = comm_internal::join_group(
-      store, self, absl::StrCat(options.backend, "\n", host), options.timeout);
-  auto backend = create_backend(meeting.store, options, hosts_of(meeting.words, options));
+  const comm_internal::Meeting meeting =
+      comm_internal::join_group(store, self, words_of(options), options.timeout);
+  auto backend = create_backend(meeting.store, options, check_words(meeting.words, options));
   return std::make_shared<ProcessGroup>(std::move(backend), meeting.store, std::move(options),
                                         std::move(global_ranks));
 }

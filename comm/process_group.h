@@ -39,6 +39,7 @@
 
 #include "weft/base/mutex.h"
 #include "weft/comm/debug_level.h"
+#include "weft/comm/plain_traffic.h"
 
 namespace weft {
 
@@ -59,6 +60,10 @@ struct ProcessGroupOptions {
   // set it to have several hosts on one machine.
   std::string host = "";
   DebugLevel debug = debug_level_of_environment();
+  // What happens if the ranks are on several hosts. Gloo and NCCL send in clear between them, and
+  // "weft" uses Gloo there (docs/security.md). kWarn: one line in the log for each group. kRefuse:
+  // joining fails on all ranks if one of them refuses.
+  PlainTraffic plain_traffic = plain_traffic_of_environment();
 };
 
 class ProcessGroup {

@@ -45,7 +45,7 @@ ROOMS = {
     "comm/tensors": ("what a collective does to tensors: checks, sums, sparse sums",
                      ["base", "comm/same_host"]),
     "comm": ("process groups behind `c10d::Backend`: same host, several hosts, Gloo, NCCL",
-             ["base", "async", "shm", "comm/same_host", "comm/tensors"]),
+             ["base", "security", "async", "shm", "comm/same_host", "comm/tensors"]),
     "proto": ("the wire contract: every message, with its protocol in comments", []),
     "rpc/rendezvous": ("how workers find each other: joins and death records in a store", ["base"]),
     "rpc/transport": ("frames and what carries them: in-process, gRPC",

@@ -91,19 +91,6 @@ absl::StatusOr<std::unique_ptr<Transport>> make_transport(const WorkerOptions& o
       clock, std::make_unique<SameHostTransport>(clock, local), std::move(across_hosts));
 }
 
-// What peers compare at each connection, because shared memory works in each mode.
-std::string security_of(const WorkerOptions& options) {
-  switch (options.security) {
-    case WorkerOptions::Security::kAuto:
-      return "";
-    case WorkerOptions::Security::kMtls:
-      return "mtls";
-    case WorkerOptions::Security::kNone:
-      return "none";
-  }
-  return "";
-}
-
 absl::Duration join_limit(const WorkerOptions& options) {
   const Timeout& timeout = options.join_timeout;
   return timeout.infinite() ? absl::InfiniteDuration() : absl::FromChrono(timeout.limit());
@@ -266,7 +253,8 @@ void Worker::Stack::make_agent(WorkerId self, const std::vector<WorkerInfo>& mem
                                const std::shared_ptr<DeathRecords>& list) {
   rpc_internal::AgentOptions agent;
   agent.group = absl::StrCat(options_.place.run_id, "/", options_.place.group_epoch);
-  agent.security = security_of(options_);
+  // Peers compare it at each connection, because shared memory works in each mode.
+  if (options_.security != SecurityMode::kAuto) agent.security = to_string(options_.security);
   agent.self = {self, options_.effective_name(), transport_->address()};
   agent.credit = {options_.call_credits, options_.byte_credits, options_.max_queued_calls,
                   options_.max_queued_bytes};

@@ -13,16 +13,7 @@ namespace weft {
 namespace {
 
 constexpr char kSameHost[] = "WEFT_SAME_HOST";
-constexpr char kSecurity[] = "WEFT_SECURITY";
 constexpr char kListenHost[] = "WEFT_LISTEN_HOST";
-
-absl::StatusOr<WorkerOptions::Security> parse_security(const std::string& text) {
-  if (text == "auto") return WorkerOptions::Security::kAuto;
-  if (text == "mtls") return WorkerOptions::Security::kMtls;
-  if (text == "none") return WorkerOptions::Security::kNone;
-  return absl::InvalidArgumentError(
-      absl::StrCat("environment variable ", kSecurity, "='", text, "' is not auto, mtls or none"));
-}
 
 }  // namespace
 
@@ -37,8 +28,7 @@ WorkerOptions WorkerOptions::from_env() {
         absl::StrCat("environment variable ", kSameHost, "='", same_host, "' is not auto or off")));
   }
   if (same_host == "off") options.same_host = SameHost::kOff;
-  const absl::StatusOr<Security> security =
-      parse_security(read_process_environment(kSecurity).value_or("auto"));
+  const absl::StatusOr<Security> security = find_security_mode();
   if (!security.ok()) throw RpcError(security.status());
   options.security = *security;
   options.listen_host = read_process_environment(kListenHost).value_or("");

@@ -19,6 +19,7 @@
 #include "weft/rpc/rendezvous/rendezvous_store.h"
 #include "weft/rpc/rendezvous/worker_info.h"
 #include "weft/rpc/transport/transport.h"
+#include "weft/security/security_mode.h"
 
 namespace weft {
 
@@ -64,7 +65,7 @@ struct WorkerOptions {
   // user and root. TCP connections are encrypted. security/worker_identity.h says where the
   // certificate comes from.
   // kNone: everybody who reaches the worker's port.
-  enum class Security { kAuto, kMtls, kNone };
+  using Security = SecurityMode;
   Security security = Security::kAuto;
 
   // A dynamic group has no size. Workers join it at any time under their `name`, and shutdown

@@ -12,7 +12,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <iostream>
 #include <map>
@@ -20,7 +19,6 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -101,13 +99,12 @@ WorkerOptions worker_options(const Arguments& arguments, const Tracker& tracker)
   options.default_timeout = seconds(10);
   options.join_timeout = kJoinTimeout;
   options.shutdown_timeout = kShutdownTimeout;
-  const char* security = std::getenv("WEFT_SECURITY");
-  if (security != nullptr && std::string_view(security) == "none") {
-    options.security = WorkerOptions::Security::kNone;
-  }
+  const absl::StatusOr<SecurityMode> security = find_security_mode();
+  if (!security.ok()) throw std::runtime_error(std::string(security.status().message()));
+  options.security = *security;
   if (arguments.has("door")) {
     GrpcTransportOptions grpc;
-    if (options.security != WorkerOptions::Security::kNone) {
+    if (options.security != SecurityMode::kNone) {
       auto identity =
           find_worker_identity(options.place.run_id, options.place.role_name, options.name);
       if (!identity.ok()) throw std::runtime_error(std::string(identity.status().message()));
