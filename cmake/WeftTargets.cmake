@@ -185,10 +185,10 @@ function(weft_note_quick target)
   endif()
 endfunction()
 
-# Makes the target weft_quick_tests.
-function(weft_add_quick_tests)
+# Makes the target weft_quick.
+function(weft_add_quick)
   get_property(programs GLOBAL PROPERTY WEFT_QUICK)
-  add_custom_target(weft_quick_tests DEPENDS ${programs})
+  add_custom_target(weft_quick DEPENDS ${programs})
 endfunction()
 
 function(weft_check_arguments what)
@@ -397,7 +397,7 @@ endfunction()
 # weft_command_test(NAME LABEL unit|world|process|gpu [FULL] COMMAND command... [EXPECT regex])
 #
 # Registers a program as a test. It passes if the exit code is 0 and, with EXPECT, the output matches.
-# FULL: only tools/test.sh --all runs it, as all tests of a folder that sets WEFT_FULL.
+# FULL: only tools/test.sh --all runs it. A folder that sets WEFT_FULL marks all its tests so.
 function(weft_command_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "FULL" "LABEL;EXPECT" "COMMAND")
   weft_check_arguments("weft_command_test(${name})")
@@ -414,13 +414,8 @@ function(weft_command_test name)
   endif()
 endfunction()
 
-# The timeouts are those of a whole entry, far above what it takes. CTest starts entries with a higher
-# cost first: the longest ones should not be the last.
+# The timeouts are those of a whole entry, far above what it takes.
 function(weft_test_properties label result)
-  set(cost_unit 1)
-  set(cost_world 20)
-  set(cost_process 10)
-  set(cost_gpu 1)
   set(timeout_unit 120)
   set(timeout_world 300)
   set(timeout_process 600)
@@ -429,7 +424,7 @@ function(weft_test_properties label result)
   if(WEFT_SANITIZE)
     math(EXPR timeout "${timeout} * 4")
   endif()
-  set(properties LABELS ${label} TIMEOUT ${timeout} COST ${cost_${label}})
+  set(properties LABELS ${label} TIMEOUT ${timeout})
   if(label STREQUAL "gpu")
     list(APPEND properties RUN_SERIAL ON)
   endif()

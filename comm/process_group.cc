@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "weft/base/log.h"
 #include "weft/comm/gloo_backend.h"
 #include "weft/comm/hierarchical_backend.h"
 #include "weft/comm/internal/group_store.h"
@@ -112,15 +113,37 @@ void check_place(const ProcessGroupOptions& options) {
   }
 }
 
+// Warns or throws if the ranks are on several hosts. `hosts` and `traffic` have one entry per rank.
+void check_plain_traffic(const ProcessGroupOptions& options, const std::vector<std::string>& hosts,
+                         const std::vector<PlainTraffic>& traffic) {
+  const size_t count = std::set<std::string>(hosts.begin(), hosts.end()).size();
+  if (count == 1) return;
+  const auto refuses = std::find(traffic.begin(), traffic.end(), PlainTraffic::kRefuse);
+  if (refuses != traffic.end()) {
+    C10_THROW_ERROR(
+        ValueError,
+        absl::StrCat(
+            "process group '", options.name, "': its ranks are on ", count,
+            " hosts, between which tensors travel in clear, and rank ", refuses - traffic.begin(),
+            " refuses that (WEFT_SECURITY=mtls, or ProcessGroupOptions::plain_traffic). To "
+            "allow it, set WEFT_PLAIN_COLLECTIVES=allow on all ranks (docs/security.md)"));
+  }
+  if (options.plain_traffic == PlainTraffic::kWarn) {
+    log_warning("process group '", options.name, "' sends tensors between ", count,
+                " hosts in clear (docs/security.md)");
+  }
+}
+
 // What each rank tells the others before it makes the group: backend, plain traffic, host.
-std::string words_of(const ProcessGroupOptions& options) {
+std::string announcement_of(const ProcessGroupOptions& options) {
   const std::string host = options.host.empty() ? host_identity() : options.host;
   return absl::StrCat(options.backend, "\n", static_cast<int>(options.plain_traffic), "\n", host);
 }
 
-// Returns the host of each rank. All must have named the same backend.
-std::vector<std::string> check_words(const std::vector<std::string>& words,
-                                     const ProcessGroupOptions& options) {
+// Returns the host of each rank. Throws if the ranks do not agree on the backend, or if one of them
+// refuses that tensors travel between the hosts.
+std::vector<std::string> hosts_of_agreed_group(const std::vector<std::string>& words,
+                                               const ProcessGroupOptions& options) {
   std::vector<std::string> hosts;
   std::vector<PlainTraffic> traffic;
   std::string first;
@@ -140,9 +163,7 @@ std::vector<std::string> check_words(const std::vector<std::string>& words,
     traffic.push_back(refuses ? PlainTraffic::kRefuse : PlainTraffic::kAllow);
     hosts.push_back(parts[2]);
   }
-  const auto self = static_cast<size_t>(options.rank);
-  traffic[self] = options.plain_traffic;
-  comm_internal::check_plain_traffic(options.name, hosts, traffic, options.rank);
+  check_plain_traffic(options, hosts, traffic);
   return hosts;
 }
 
@@ -150,9 +171,13 @@ std::vector<std::string> check_words(const std::vector<std::string>& words,
 std::shared_ptr<ProcessGroup> meet(const intrusive_ptr<c10d::Store>& store, uint32_t attempt,
                                    ProcessGroupOptions options, std::vector<int> global_ranks) {
   const comm_internal::JoiningRank self = {options.name, options.rank, options.world_size, attempt};
+  std::vector<std::string> hosts;
   const comm_internal::Meeting meeting =
-      comm_internal::join_group(store, self, words_of(options), options.timeout);
-  auto backend = create_backend(meeting.store, options, check_words(meeting.words, options));
+      comm_internal::join_group(store, self, announcement_of(options), options.timeout,
+                                [&](const std::vector<std::string>& words) {
+                                  hosts = hosts_of_agreed_group(words, options);
+                                });
+  auto backend = create_backend(meeting.store, options, hosts);
   return std::make_shared<ProcessGroup>(std::move(backend), meeting.store, std::move(options),
                                         std::move(global_ranks));
 }

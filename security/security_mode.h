@@ -1,4 +1,4 @@
-// How the workers of a group protect themselves: WEFT_SECURITY (docs/security.md).
+// Reads how a group is protected: WEFT_SECURITY and WEFT_PLAIN_COLLECTIVES.
 //
 // Thread safety: free functions. No thread may change the process environment during a call.
 // Errors: InvalidArgument, with the variable and its value.
@@ -13,7 +13,7 @@
 
 namespace weft {
 
-// worker/worker_options.h says what each one means for a worker.
+// docs/security.md says what each mode means.
 enum class SecurityMode : uint8_t { kAuto, kMtls, kNone };
 
 // "auto", "mtls" or "none".

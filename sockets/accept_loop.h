@@ -1,8 +1,8 @@
 // Accepts connections at a listening socket whenever there are some.
 //
-// If the system refuses a descriptor or memory, nobody is accepted for 100 ms, and the log says so,
-// at most once in 10 s. Those who dial wait in the kernel's queue: to close their connections would
-// look like the death of this process.
+// If `accept` returns an error other than DeadlineExceeded, the loop accepts nobody for 100 ms. The
+// log says so at most once in 10 s. Meanwhile diallers wait in the kernel's queue. To close their
+// connections would look like the death of this process.
 //
 // Thread safety: all methods, and `accept`, run on the watcher's thread.
 // Lifetime: the clock must outlive this object. The watcher must be stopped before this object is

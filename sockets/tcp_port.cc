@@ -8,6 +8,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <string.h>
+#include <string_view>
 #include <sys/socket.h>
 #include <thread>
 #include <unistd.h>
@@ -58,19 +59,19 @@ void set_port(sockaddr& address, uint16_t port) {
   }
 }
 
-// How an IPv6 socket reaches, and whether accepting blocks.
-struct Listening {
+// Whether an IPv6 socket refuses IPv4, and whether accepting blocks.
+struct SocketMode {
   bool ipv6_only = false;
   bool blocking = true;
 };
 
-absl::StatusOr<ListeningPort> listen_at(const addrinfo& address, Listening kind,
+absl::StatusOr<ListeningPort> listen_at(const addrinfo& address, SocketMode mode,
                                         const std::string& where) {
-  const int blocking = kind.blocking ? 0 : SOCK_NONBLOCK;
+  const int blocking = mode.blocking ? 0 : SOCK_NONBLOCK;
   FileDescriptor fd(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | blocking, 0));
   if (!fd.valid()) return absl::UnavailableError(absl::StrCat(where, ": ", error_text(errno)));
   const int on = 1;
-  const int only = kind.ipv6_only;
+  const int only = mode.ipv6_only;
   setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   if (address.ai_family == AF_INET6) {
     setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof(only));
@@ -83,10 +84,9 @@ absl::StatusOr<ListeningPort> listen_at(const addrinfo& address, Listening kind,
     }
     if (error == EADDRNOTAVAIL) {
       return absl::UnavailableError(
-          absl::StrCat("cannot listen on ", where, ": this machine does not have the address"));
+          absl::StrCat(where, ": this machine does not have the address"));
     }
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", where, ": ", error_text(error)));
+    return absl::UnavailableError(absl::StrCat(where, ": cannot listen: ", error_text(error)));
   }
   sockaddr_storage bound = {};
   socklen_t size = sizeof(bound);
@@ -107,9 +107,11 @@ bool same_address(const addrinfo& a, const addrinfo& b) {
          reinterpret_cast<const sockaddr_in&>(*b.ai_addr).sin_addr.s_addr;
 }
 
-bool is_ipv6_wildcard(const addrinfo& a) {
-  return a.ai_family == AF_INET6 &&
-         IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6&>(*a.ai_addr).sin6_addr);
+// The wildcard, and IPv4 addresses in IPv6's form.
+bool takes_ipv4(const addrinfo& a) {
+  if (a.ai_family != AF_INET6) return false;
+  const in6_addr& address = reinterpret_cast<const sockaddr_in6&>(*a.ai_addr).sin6_addr;
+  return IN6_IS_ADDR_UNSPECIFIED(&address) || IN6_IS_ADDR_V4MAPPED(&address);
 }
 
 // With port 0, all get the port of the first.
@@ -124,9 +126,8 @@ absl::StatusOr<std::vector<ListeningPort>> listen_at_all(addrinfo* addresses,
     if (again) continue;
     const uint16_t wanted = result.empty() ? port : result.front().port;
     set_port(*a->ai_addr, wanted);
-    absl::StatusOr<ListeningPort> listening =
-        listen_at(*a, {.ipv6_only = !is_ipv6_wildcard(*a), .blocking = false},
-                  absl::StrCat(host, ":", wanted));
+    absl::StatusOr<ListeningPort> listening = listen_at(
+        *a, {.ipv6_only = !takes_ipv4(*a), .blocking = false}, absl::StrCat(host, ":", wanted));
     if (listening.ok()) {
       result.push_back(*std::move(listening));
       continue;
@@ -202,7 +203,8 @@ absl::StatusOr<ListeningPort> listen_on(const std::string& host, uint16_t port) 
   return problem;
 }
 
-absl::StatusOr<std::vector<ListeningPort>> listen_only_on(const std::string& host, uint16_t port) {
+absl::StatusOr<std::vector<ListeningPort>> listen_on_addresses_of(const std::string& host,
+                                                                  uint16_t port) {
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
   WEFT_ASSIGN_OR_RETURN(const AddressList addresses,
                         resolve(bracketed ? host.substr(1, host.size() - 2) : host, port));
@@ -226,7 +228,13 @@ absl::StatusOr<AcceptedTcp> accept_tcp(int listening) {
       const int rc = getnameinfo(reinterpret_cast<sockaddr*>(&far), size, text, sizeof(text),
                                  nullptr, 0, NI_NUMERICHOST);
       if (rc != 0) return absl::InternalError(absl::StrCat("accept: ", gai_strerror(rc)));
-      return AcceptedTcp{std::move(socket), text, port_of(far)};
+      // An IPv6 socket shows an IPv4 address with this prefix.
+      const std::string_view address = text;
+      constexpr std::string_view kMapped = "::ffff:";
+      const bool mapped = address.starts_with(kMapped) && address.find('.') != address.npos;
+      return AcceptedTcp{std::move(socket),
+                         std::string(mapped ? address.substr(kMapped.size()) : address),
+                         port_of(far)};
     }
     switch (errno) {
       case EINTR:

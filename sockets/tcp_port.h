@@ -1,4 +1,4 @@
-// Opens, accepts at and probes TCP ports. Errors name host and port.
+// Opens, accepts at and probes TCP ports. Errors of listening and probing name the host.
 //
 // c10d's own attempts log noise, retry only once a second, and hang on a port that never answers.
 // So c10d gets only ports that work.
@@ -37,16 +37,17 @@ std::optional<std::string> address_towards(const std::string& host, uint16_t por
 // Errors: AlreadyExists (port in use), NotFound (unknown host), Unavailable.
 absl::StatusOr<ListeningPort> listen_on(const std::string& host, uint16_t port);
 
-// Listens on `port` (0: any free one) at the addresses that the host has, and at no others. All
-// results have the same port, and their sockets do not block. Addresses that this machine does not
-// have are left out, unless there is no other. IPv6 addresses may stand in brackets, and :: also
-// takes IPv4.
+// Listens on `port` (0: any free one) at each address to which `host` resolves, and at no other.
+// All results have the same port, and accepting at them does not block. Addresses that this machine
+// does not have are skipped. If none is left, it returns Unavailable. IPv6 addresses may stand in
+// brackets, and :: also takes IPv4.
 // Errors: as listen_on.
-absl::StatusOr<std::vector<ListeningPort>> listen_only_on(const std::string& host, uint16_t port);
+absl::StatusOr<std::vector<ListeningPort>> listen_on_addresses_of(const std::string& host,
+                                                                  uint16_t port);
 
 struct AcceptedTcp {
   FileDescriptor socket;  // close-on-exec, non-blocking
-  std::string address;    // of the far end, numeric and without brackets
+  std::string address;    // of the far end; an IPv4 address also at a socket of ::
   uint16_t port = 0;      // of the far end
 };
 

@@ -214,8 +214,42 @@ def certificate_of_another_authority(folder):
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 
-def speak_tls(address, version=None, certificate=None):
-    """What the worker answers to an HTTP/2 preface: it must be nothing."""
+def frame(kind, flags, payload):
+    """An HTTP/2 frame of stream 1."""
+    return struct.pack("!I", len(payload))[1:] + bytes([kind, flags]) + struct.pack("!I", 1) + payload
+
+
+def integer(value, prefix):
+    """An integer as HPACK writes it after so many bits of a byte that are 0."""
+    most = (1 << prefix) - 1
+    if value < most:
+        return bytes([value])
+    rest, text = value - most, bytes([most])
+    while rest >= 128:
+        text, rest = text + bytes([rest % 128 + 128]), rest // 128
+    return text + bytes([rest])
+
+
+def header(name, value):
+    return b"\x00" + integer(len(name), 7) + name + integer(len(value), 7) + value
+
+
+REQUEST = header(b":method", b"POST") + header(b":path", b"/weft.Worker/Stream") + header(b":authority", b"x")
+# What the advisories of gRPC 1.51 describe (docs/security.md), as an HTTP/2 client sends it.
+ADVISORIES = {
+    # A wrong `te`, then headers of more than 8 KiB.
+    "CVE-2023-1428": frame(1, 0, REQUEST + header(b":scheme", b"http") + header(b"te", b"x")) + frame(
+        9, 4, header(b"a", b"b" * 9000)),
+    # A string of 1 GiB that is announced, an integer with endless zeros, and many CONTINUATION frames.
+    "CVE-2023-33953": frame(1, 0, REQUEST + b"\x00" + integer(1 << 30, 7)) + frame(
+        9, 0, b"\x00\x7f" + b"\x80" * 10000) + frame(9, 0, b"a" * 16000) * 20,
+    # Streams that are opened and reset at once.
+    "CVE-2023-44487": (frame(1, 5, REQUEST) + frame(3, 0, struct.pack("!I", 8))) * 500,
+}
+
+
+def speak_tls(address, version=None, certificate=None, text=b""):
+    """What the worker answers to an HTTP/2 preface and this text: it must be nothing."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -227,7 +261,7 @@ def speak_tls(address, version=None, certificate=None):
         context.load_cert_chain(*certificate)
     try:
         with socket.create_connection(address, timeout=10) as plain, context.wrap_socket(plain) as wrapped:
-            wrapped.sendall(PREFACE)
+            wrapped.sendall(PREFACE + text)
             answer = wrapped.recv(1024)
             return "closed" if not answer else f"ANSWERED {answer[:40]!r}"
     except ssl.SSLError as error:
@@ -323,6 +357,15 @@ def unknown_processes(address, folder, report):
     for what, attack in attacks.items():
         answer = on_host("outside", attack)
         report.line(what, answer.startswith(("refused", "closed")), answer)
+    for what, shape in ADVISORIES.items():
+        answers = on_host("outside", lambda: ", ".join(sorted(repeat(address, shape, 500))))
+        report.line(f"{what}, 500 times each way", "ANSWERED" not in answers and "Error" not in answers, answers)
+
+
+def repeat(address, shape, times):
+    """The different answers to the shape, in clear and inside TLS without a certificate."""
+    answers = {speak_plain(address, PREFACE + shape) for _ in range(times)}
+    return answers | {speak_tls(address, text=shape) for _ in range(times)}
 
 
 def attack_two_hosts(options, home, folder, report):

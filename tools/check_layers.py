@@ -38,7 +38,7 @@ ROOMS = {
     "sockets": ("descriptors, TCP ports, unix sockets, and the thread that waits for them", ["base"]),
     "shm": ("what processes of one host share: sealed memory, rings, futex words", ["base", "sockets"]),
     "shm/blocks": ("blocks of shared memory that one process lends to another", ["base", "shm"]),
-    "security": ("who a worker is: secrets, certificates and their names; OpenSSL, no gRPC", ["base"]),
+    "security": ("who a worker is, and how its group is protected: secrets, certificates, modes; no gRPC", ["base"]),
     "async": ("futures, executors and the threads that run them", ["base"]),
     "checkpoint": ("files of tensors that survive a crash: safetensors, manifests, folders", ["base"]),
     "comm/same_host": ("the engine of the same-host backend: no torch", ["base", "async", "sockets", "shm"]),

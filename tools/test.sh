@@ -4,8 +4,8 @@
 #   tools/test.sh [dev|release|asan|tsan] [--all] [ctest options ...]
 #
 # Without --all, the tests that start whole jobs run once, in a small form. With --all they run in every
-# form, and so do the model checker, the install test, the fuzz targets' corpora and the benchmarks' own
-# tests. CI runs --all.
+# form, and so do the model checker, the install test, more simulated seeds, the fuzz targets' corpora and
+# the benchmarks' own tests. Without --all, bench/ and the fuzz targets are not even built. CI runs --all.
 # GTEST_FILTER='ReducerCore*' limits the run to some tests, `-R rpc_session` to some executables.
 # Executables that start whole jobs (CTest's names with _smoke, and those beside them) pass a filter of
 # their own, which counts more than GTEST_FILTER. Run such a program itself with --gtest_filter.
@@ -23,7 +23,7 @@ if [[ $# -gt 0 && $1 != -* ]]; then
   shift
 fi
 selection=(-LE full)
-targets=(--target weft_quick_tests)
+targets=(--target weft_quick)
 if [[ ${1-} == --all ]]; then
   selection=()
   targets=()

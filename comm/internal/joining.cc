@@ -173,27 +173,38 @@ struct Joining {
 }  // namespace
 
 Meeting join_group(const StorePointer& store, const JoiningRank& self, const std::string& word,
-                   milliseconds timeout) {
+                   milliseconds timeout, const CheckWords& check) {
   timeout = std::min(timeout, kLongestWait);
   const std::string name =
       absl::StrCat("process group '", self.group, "', rank ", self.rank, " of ", self.size);
   const std::shared_ptr<Joining> joining(new Joining{store, self, word, Clock::now() + timeout});
   StoreCaller caller;
-  try {
-    if (caller.run([joining] { joining->run(); }, joining->deadline)) {
-      return std::move(joining->meeting);
-    }
-  } catch (const Fault& fault) {
+  const auto say_farewell = [&] {
     const auto end = Clock::now() + kFarewell - kFarewellAnswer;
     try {
       caller.run([joining, end] { joining->say_farewell(end); }, end, kFarewellAnswer);
     } catch (const std::exception&) {
       // The store has stopped, so there is nobody left to wait for.
     }
+  };
+  bool met = false;
+  try {
+    met = caller.run([joining] { joining->run(); }, joining->deadline);
+  } catch (const Fault& fault) {
+    say_farewell();
     C10_THROW_ERROR(DistBackendError, absl::StrCat(name, ": ", fault.text));
   } catch (const std::exception& failed) {
     C10_THROW_ERROR(DistNetworkError,
                     absl::StrCat(name, ": the ", name_of(store), ": ", text_of(failed)));
+  }
+  if (met) {
+    try {
+      check(joining->meeting.words);
+    } catch (const c10::Error&) {
+      say_farewell();
+      throw;
+    }
+    return std::move(joining->meeting);
   }
   const int awaited = joining->awaited;
   C10_THROW_ERROR(

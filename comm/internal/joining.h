@@ -16,6 +16,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -37,8 +38,14 @@ struct Meeting {
   std::vector<std::string> words;         // by rank: the `word` of each rank
 };
 
-// `word` is a text for the other ranks.
-Meeting join_group(const c10::intrusive_ptr<c10d::Store>& store, const JoiningRank& self,
-                   const std::string& word, std::chrono::milliseconds timeout);
+// Throws a c10::Error if the words do not go together. All ranks must find the same.
+using CheckWords = std::function<void(const std::vector<std::string>& words)>;
+
+// `word` is a text for the other ranks. If `check` throws, this waits as for a round that has
+// failed.
+Meeting join_group(
+    const c10::intrusive_ptr<c10d::Store>& store, const JoiningRank& self, const std::string& word,
+    std::chrono::milliseconds timeout,
+    const CheckWords& check = [](const std::vector<std::string>&) {});
 
 }  // namespace weft::comm_internal

@@ -17,6 +17,7 @@ namespace weft::examples {
 namespace {
 
 constexpr int kMostFailures = 3;  // of an observer's runs, before it is given up
+constexpr Nanoseconds kLook = std::chrono::seconds(1);  // how often it looks whether it is enough
 
 // Writes a whole line at once, because another thread reports updates.
 void say(std::string line) { std::cout << (line += "\n") << std::flush; }
@@ -27,11 +28,8 @@ Training::Training(Worker& worker, const TrainingOptions& options)
     : worker_(worker),
       options_(options),
       events_(worker.member_events()),
-      agent_(make_rref(std::make_unique<Agent>(options.agent,
-                                               [events = events_](const auto& now) {
-                                                 say(now.to_string());
-                                                 events.wake();
-                                               }))),
+      agent_(make_rref(
+          std::make_unique<Agent>(options.agent, [](const auto& now) { say(now.to_string()); }))),
       local_(agent_.local_value()) {}
 
 void Training::run() {
@@ -48,7 +46,7 @@ void Training::run() {
       throw std::runtime_error(absl::StrCat("not solved within ", options_.seconds,
                                             " s: ", local_.progress().now().to_string()));
     }
-    const auto event = events_.next(left);
+    const auto event = events_.next(std::min(left, kLook));
     must(local_.status());
     must(worker_.standing());
     if (event) handle(*event);

@@ -54,7 +54,7 @@ class Training {
 
   Worker& worker_;
   const TrainingOptions options_;
-  const MemberEvents events_;  // an update, and a run that completes, wake its reader too
+  const MemberEvents events_;  // a run that completes wakes its reader too
   const RRef<Agent> agent_;
   Agent& local_;
   std::map<WorkerId, Member> members_;  // by id: in the order of their ranks

@@ -7,7 +7,7 @@
 // Thread safety: all methods are called on the watcher's thread.
 // Lifetime: the clock must outlive this object. The watcher must be stopped before this object is
 // destroyed.
-// Errors: if the system refuses a descriptor or memory, it tries again later (AcceptLoop).
+// Errors: if the system refuses a descriptor or memory, accepting pauses for 100 ms (AcceptLoop).
 // Protocol: docs/data_plane.md, "Connections".
 #pragma once
 

@@ -43,8 +43,9 @@ struct GrpcTransportOptions {
   TransportLimits limits;
   // So many streams may wait for `start`. Further ones are refused, and their diallers dial again.
   size_t most_waiting = 256;
-  // So many TCP connections may be open whose far ends have not said an acceptable hello
-  // (rpc/transport/internal/grpc_sockets.h). Each of them needs up to two descriptors.
+  // The most TCP connections that may be unproven: their far ends have not sent an acceptable
+  // hello. The transport allows fewer if this exceeds 1024, or an eighth of the process's
+  // descriptors. Each needs one descriptor while it is silent, then two.
   size_t most_unproven = 128;
   // Frames whose body and payloads have more bytes than this travel on the bulk stream.
   size_t bulk_from = size_t{64} << 10;

@@ -28,7 +28,7 @@ FileDescriptor connected_to(uint32_t host, uint16_t port) {
 }
 
 TEST(TcpPortTest, ListensAtTheAddressesOfTheHostOnly) {
-  const auto ports = listen_only_on("127.0.0.2", 0);
+  const auto ports = listen_on_addresses_of("127.0.0.2", 0);
   ASSERT_TRUE(ports.ok()) << ports.status();
   ASSERT_EQ(ports->size(), 1u);
   const uint16_t port = (*ports)[0].port;
@@ -37,35 +37,44 @@ TEST(TcpPortTest, ListensAtTheAddressesOfTheHostOnly) {
 }
 
 TEST(TcpPortTest, AllAddressesOfAHostHaveOnePort) {
-  const auto ports = listen_only_on("localhost", 0);  // 127.0.0.1, and ::1 on most machines
+  const auto ports = listen_on_addresses_of("localhost", 0);  // 127.0.0.1, and ::1 on most machines
   ASSERT_TRUE(ports.ok()) << ports.status();
   for (const ListeningPort& each : *ports) EXPECT_EQ(each.port, ports->front().port);
 }
 
 TEST(TcpPortTest, TakesIpv6InBracketsAndWithout) {
   for (const char* host : {"::1", "[::1]"}) {
-    const auto ports = listen_only_on(host, 0);
+    const auto ports = listen_on_addresses_of(host, 0);
     ASSERT_TRUE(ports.ok()) << ports.status();
     EXPECT_EQ(ports->size(), 1u);
   }
 }
 
+TEST(TcpPortTest, TheIpv6WildcardTakesIpv4AndTellsItsAddressAsSuch) {
+  const auto ports = listen_on_addresses_of("[::]", 0);
+  ASSERT_TRUE(ports.ok()) << ports.status();
+  const FileDescriptor dialler = connected_to(0x7f000001, ports->front().port);
+  ASSERT_TRUE(dialler.valid());
+  const auto accepted = accept_tcp(ports->front().socket.get());
+  ASSERT_TRUE(accepted.ok()) << accepted.status();
+  EXPECT_EQ(accepted->address, "127.0.0.1");
+}
+
 TEST(TcpPortTest, ErrorsNameTheHostAndTheReason) {
-  const auto taken = listen_only_on("127.0.0.1", 0);
+  const auto taken = listen_on_addresses_of("127.0.0.1", 0);
   ASSERT_TRUE(taken.ok());
-  const absl::Status in_use = listen_only_on("127.0.0.1", taken->front().port).status();
+  const absl::Status in_use = listen_on_addresses_of("127.0.0.1", taken->front().port).status();
   EXPECT_TRUE(absl::IsAlreadyExists(in_use)) << in_use;
-  const absl::Status foreign = listen_only_on("192.0.2.1", 0).status();
+  const absl::Status foreign = listen_on_addresses_of("192.0.2.1", 0).status();
   EXPECT_TRUE(absl::IsUnavailable(foreign)) << foreign;
   EXPECT_THAT(std::string(foreign.message()), HasSubstr("192.0.2.1"));
-  EXPECT_FALSE(listen_only_on("no-such-host.invalid", 0).ok());
+  EXPECT_FALSE(listen_on_addresses_of("no-such-host.invalid", 0).ok());
 }
 
 TEST(TcpPortTest, AcceptsWhoWaitsAndSaysThatNobodyDoes) {
-  const auto ports = listen_only_on("127.0.0.1", 0);
+  const auto ports = listen_on_addresses_of("127.0.0.1", 0);
   ASSERT_TRUE(ports.ok());
   const int listening = ports->front().socket.get();
-  ASSERT_EQ(::fcntl(listening, F_SETFL, O_NONBLOCK), 0);
   EXPECT_TRUE(absl::IsDeadlineExceeded(accept_tcp(listening).status()));
   const FileDescriptor dialler = connected_to(0x7f000001, ports->front().port);
   const auto accepted = accept_tcp(listening);

@@ -119,7 +119,7 @@ class AcceptHandler final : public StreamHandler,
                                                  " streams wait for this worker to start already"));
         }
         shared_->waiting.emplace_back(&stream, resume);
-        shared_->sockets->prove(stream.far_address());  // as far as it can before `start`
+        shared_->sockets->mark_proven(stream.far_address());  // as far as it can before `start`
         return absl::OkStatus();
       }
     }
@@ -209,7 +209,7 @@ class AcceptHandler final : public StreamHandler,
       }
     }
     if (!refused.ok()) return stream->refuse(std::move(refused));
-    shared_->sockets->prove(stream->far_address());
+    shared_->sockets->mark_proven(stream->far_address());
     const auto kind = static_cast<StreamKind>(hello.stream());
     {
       MutexLock lock(mutex_);

@@ -80,10 +80,9 @@ absl::Status GrpcSockets::listen_on_tcp() {
     return absl::InvalidArgumentError(absl::StrCat("'", wanted_, "' is not HOST:PORT"));
   }
   absl::StatusOr<std::vector<ListeningPort>> ports =
-      listen_only_on(host, static_cast<uint16_t>(port));
+      listen_on_addresses_of(host, static_cast<uint16_t>(port));
   if (!ports.ok()) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", wanted_, ": ", ports.status().message()));
+    return absl::UnavailableError(absl::StrCat("cannot listen: ", ports.status().message()));
   }
   ports_ = *std::move(ports);
   for (const ListeningPort& each : ports_) {
@@ -149,12 +148,13 @@ absl::Status GrpcSockets::accept_from(int listening) {
   if (!accepted_.has_value()) {
     absl::StatusOr<AcceptedTcp> accepted = accept_tcp(listening);
     if (absl::IsResourceExhausted(accepted.status())) {
-      if (const auto lost = unproven_.silent_to_lose()) drop(*lost);
+      if (const auto lost = unproven_.silent_to_give_up(clock_.now())) drop(*lost);
     }
     WEFT_ASSIGN_OR_RETURN(accepted_, std::move(accepted));
   }
+  if (unproven_.full()) drop_proven();
   if (unproven_.full()) {
-    const std::optional<uint64_t> lost = unproven_.to_lose();
+    const std::optional<uint64_t> lost = unproven_.to_give_up(clock_.now());
     if (!lost.has_value()) return absl::ResourceExhaustedError("too many have proven nothing yet");
     drop(*lost);
   }
@@ -175,13 +175,16 @@ absl::Status GrpcSockets::accept_from(int listening) {
   connections_.emplace(number, Unproven{std::move(accepted.socket), std::move(peer)});
   unproven_.add(number, accepted.address, clock_.now());
   drop_late_in_time();
+  receive_first(number);  // usually it is there, and then the connection is not taken for silent
   return absl::OkStatus();
 }
 
 void GrpcSockets::receive_first(uint64_t number) {
   Unproven& connection = connections_.at(number);
   char byte;
-  if (::recv(connection.own.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) <= 0) return drop(number);
+  const ssize_t size = ::recv(connection.own.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (size <= 0) return drop(number);  // it has gone
   watcher_->unwatch(connection.own.get());
   absl::StatusOr<FileDescriptor> second = second_of(connection.own);
   if (!second.ok()) {  // it counts no more, and ends when gRPC ends it
@@ -196,21 +199,30 @@ void GrpcSockets::receive_first(uint64_t number) {
   accept_(std::move(first));
 }
 
-void GrpcSockets::prove(std::string_view peer) {
+void GrpcSockets::mark_proven(std::string_view peer) {
   if (local()) return;
   std::string key = key_of_grpc(peer);
   {
     MutexLock lock(mutex_);
     if (stopped_) return;
-    proven_.insert(key);  // at once: the watcher may be about to give it up
+    proven_.insert(std::move(key));  // at once: the watcher may be about to give it up
   }
-  watcher_->post([this, key = std::move(key)] {
+  watcher_->post([this] { drop_proven(); });
+}
+
+void GrpcSockets::drop_proven() {
+  std::set<std::string> keys;
+  {
+    MutexLock lock(mutex_);
+    keys = proven_;
+  }
+  for (const std::string& key : keys) {
     for (auto found = by_peer_.find(key); found != by_peer_.end(); found = by_peer_.find(key)) {
       drop(found->second);
     }
-    MutexLock lock(mutex_);
-    proven_.erase(key);
-  });
+  }
+  MutexLock lock(mutex_);
+  for (const std::string& key : keys) proven_.erase(key);
 }
 
 void GrpcSockets::drop(uint64_t number) {

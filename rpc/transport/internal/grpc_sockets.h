@@ -5,11 +5,14 @@
 // this object accepts connections, and gives them to gRPC:
 //
 // - TCP: a connection that sends nothing is not given to gRPC. Until its far end has proven that it
-//   belongs to the job (`prove`), the connection counts against a bound (unproven_connections.h).
-//   Beyond the bound, or after 20 s, one is shut down. Only the published address is bound.
+//   belongs to the job (`mark_proven`), the connection counts against a bound
+//   (unproven_connections.h). Beyond the bound, or after 20 s, one is shut down. Only the published
+//   address is bound.
 //
-//   Without TLS a dialler cannot tell a connection that was shut down from a death. Then those that
-//   have sent something stay until they are late, and if there are no others, nobody is accepted.
+//   Those that have sent something are given up only after 1 s, so that handshakes of many honest
+//   far ends complete. Without TLS a dialler takes the end of its connection for a death. Then
+//   those that have sent something are never given up to make room, and silent ones only after 1 s.
+//   If none may be given up, new ones wait in the kernel's queue.
 //
 //   While gRPC has a connection that is not proven, this object has a second descriptor of it. If
 //   gRPC closes its own first, gRPC's epoll keeps an entry until the second one is closed too. That
@@ -23,8 +26,9 @@
 //
 // Thread safety: all methods may be called from any thread, but `listen` only once before others.
 // Lifetime: the clock must outlive this object. No callback runs after `stop`.
-// Errors: `listen` returns Unavailable if the port is in use or the host is not this one, and
-// ResourceExhausted or Internal if the system lacks something. `connect` returns:
+// Errors: `listen` returns InvalidArgument (not HOST:PORT), Unavailable (TCP: the port is in use,
+// the host is unknown or not this one, or the system refuses a socket), and ResourceExhausted or
+// Internal (the system refuses a descriptor, a thread or memory). `connect` returns:
 //
 // - Unavailable: nobody listens there, or `stop` was called.
 //
@@ -32,7 +36,7 @@
 //
 // - Aborted: too many dial at once. Dial again.
 //
-// - InvalidArgument: it is no address of this kind.
+// - InvalidArgument: the address is not "unix:" and the name of a listener.
 //
 // - ResourceExhausted, Internal: the system lacks something.
 #pragma once
@@ -73,7 +77,9 @@ class GrpcSockets {
   // At most `most_unproven` TCP connections are unproven, and fewer if this process may have few
   // descriptors.
   GrpcSockets(Clock& clock, std::string address, size_t most_unproven, bool tls)
-      : clock_(clock), wanted_(std::move(address)), unproven_(bound(most_unproven), tls) {}
+      : clock_(clock),
+        wanted_(std::move(address)),
+        unproven_(bound(most_unproven), tls ? kWithTls : kWithoutTls) {}
   ~GrpcSockets() { stop(); }
 
   // Whether all connections are within this host.
@@ -84,18 +90,21 @@ class GrpcSockets {
   // Only within this host.
   absl::StatusOr<FileDescriptor> connect(const std::string& address);
   // The far end of this connection belongs to the job. `peer` is gRPC's name for its address
-  // (ServerContext::peer). No effect within one host.
-  void prove(std::string_view peer) ABSL_LOCKS_EXCLUDED(mutex_);
+  // (ServerContext::peer). No effect within one host, and for an unknown peer.
+  void mark_proven(std::string_view peer) ABSL_LOCKS_EXCLUDED(mutex_);
   // Accepts and connects no more, and shuts down the connections that it keeps. Idempotent.
   void stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   // A TCP connection whose far end has proven nothing yet.
   struct Unproven {
-    FileDescriptor own;  // the only descriptor, or the second one once gRPC has the first
+    FileDescriptor own;  // the only one before the first byte; then a duplicate of gRPC's
     std::string peer;    // as key_of() writes it
   };
 
+  static constexpr UnprovenConnections::Ages kWithTls = {Nanoseconds(0), std::chrono::seconds(1)};
+  static constexpr UnprovenConnections::Ages kWithoutTls = {std::chrono::seconds(1),
+                                                            Nanoseconds::max()};
   static size_t bound(size_t most);
   absl::Status listen_locally();
   absl::Status listen_on_tcp();
@@ -103,6 +112,7 @@ class GrpcSockets {
   absl::Status accept_local();
   absl::Status accept_from(int listening);
   void receive_first(uint64_t number);
+  void drop_proven() ABSL_LOCKS_EXCLUDED(mutex_);
   void drop(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
   void forget_unproven(uint64_t number);
   void drop_late();

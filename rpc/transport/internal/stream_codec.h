@@ -12,8 +12,8 @@
 // - kHead: the head of a frame, or its last part. The payloads follow, in order, as kChunk records
 //   of this message and the next ones. No other record comes between.
 //
-// - kHeadPart: a part of a head of about 1 MiB or more. Each has a message of its own. Only more
-//   parts and then the kHead follow.
+// - kHeadPart: the next bytes of a head that is too long for one message. It is alone in its
+//   message. Only kHeadPart or kHead may follow.
 //
 // The checksum (record_checksum.h) covers kind, size and content. For a chunk it does not cover the
 // content, because that would cost a pass over large tensors at both ends.

@@ -1,10 +1,11 @@
 // Chooses which accepted connections to give up, of those whose far ends have not yet proven that
 // they belong to the job.
 //
-// There are at most `most` of them. To make room, the host that has the most of them loses one: its
-// oldest silent one, otherwise its oldest. So a host that floods this worker pushes out its own
-// connections, not those of others. All addresses of an IPv6 network with 64 bits count as one
-// host, because one machine may use them all.
+// There are at most `most` of them. To make room, a connection of the host that has the most of
+// them is given up: its oldest silent one, otherwise its oldest. So a host that floods this worker
+// pushes out its own connections, not those of others. All addresses of an IPv6 network with 64
+// bits count as one host, because one machine may use them all. Honest far ends get some time
+// first.
 //
 // Thread safety: none. Pure: no sockets and no clock.
 #pragma once
@@ -25,9 +26,12 @@ namespace weft::rpc_internal {
 
 class UnprovenConnections {
  public:
-  // Without `loses_speaking`, only silent connections make room.
-  UnprovenConnections(size_t most, bool loses_speaking)
-      : most_(most), loses_speaking_(loses_speaking) {}
+  // A connection may be given up when it is so old.
+  struct Ages {
+    Nanoseconds silent;
+    Nanoseconds speaking;  // if its far end has sent something
+  };
+  UnprovenConnections(size_t most, Ages ages) : most_(most), ages_(ages) {}
 
   // `number` grows from call to call. `address` is numeric.
   void add(uint64_t number, const std::string& address, TimePoint now) {
@@ -46,19 +50,18 @@ class UnprovenConnections {
   }
 
   bool full() const { return connections_.size() >= most_; }
-  // The connection to give up for another one. nullopt: there is none that may be given up.
-  std::optional<uint64_t> to_lose() const {
-    if (!loses_speaking_) return silent_to_lose();
-    const auto oldest = oldest_of_fullest([](const Connection&) { return true; });
+  // The connection to give up for another one. nullopt: there is none that may be given up now.
+  std::optional<uint64_t> to_give_up(TimePoint now) const {
+    const auto oldest = oldest_of_fullest([&](const Connection& one) { return is_old(one, now); });
     if (!oldest.has_value()) return std::nullopt;
     const std::string& host = connections_.at(*oldest).host;
     const auto silent = oldest_of_fullest(
-        [&host](const Connection& one) { return one.silent && one.host == host; });
+        [&](const Connection& one) { return one.silent && one.host == host && is_old(one, now); });
     return silent.has_value() ? silent : oldest;
   }
-  // The same, of the hosts that have silent ones.
-  std::optional<uint64_t> silent_to_lose() const {
-    return oldest_of_fullest([](const Connection& one) { return one.silent; });
+  // The oldest silent connection that may be given up, of the host that has the most connections.
+  std::optional<uint64_t> silent_to_give_up(TimePoint now) const {
+    return oldest_of_fullest([&](const Connection& one) { return one.silent && is_old(one, now); });
   }
   // Those that were added at `time` or before.
   std::vector<uint64_t> until(TimePoint time) const {
@@ -81,6 +84,9 @@ class UnprovenConnections {
     bool silent = true;
   };
 
+  bool is_old(const Connection& connection, TimePoint now) const {
+    return now - connection.since >= (connection.silent ? ages_.silent : ages_.speaking);
+  }
   static std::string host_of(const std::string& address) {
     in6_addr bytes = {};
     const std::string without_zone = address.substr(0, address.find('%'));
@@ -88,8 +94,8 @@ class UnprovenConnections {
     return std::string(reinterpret_cast<const char*>(&bytes), sizeof(bytes) / 2);
   }
 
-  // Of the hosts that have a connection of this kind, the one with the most connections of any kind
-  // loses its oldest one of this kind.
+  // Finds the hosts that have a connection of this kind, and among them the one with the most
+  // connections of any kind. Returns its oldest one of this kind.
   template <class IsKind>
   std::optional<uint64_t> oldest_of_fullest(IsKind is_kind) const {
     std::optional<uint64_t> found;
@@ -104,7 +110,7 @@ class UnprovenConnections {
   }
 
   const size_t most_;
-  const bool loses_speaking_;
+  const Ages ages_;
   std::map<uint64_t, Connection> connections_;  // the oldest first
   std::map<std::string, size_t> counts_;        // by host
 };

@@ -12,26 +12,14 @@
 #include <system_error>
 #include <unistd.h>
 
+#include "weft/sockets/file_descriptor.h"
+
 namespace weft::chaos {
 namespace {
 
 [[noreturn]] void fail(const char* what) {
   throw std::system_error(errno, std::generic_category(), what);
 }
-
-class Descriptor {
- public:
-  explicit Descriptor(int file) : file_(file) {}
-  ~Descriptor() {
-    if (file_ >= 0) ::close(file_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return file_; }
-
- private:
-  const int file_;
-};
 
 int open_input(const std::string& text) {
   if (text.empty()) return ::open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -106,9 +94,9 @@ struct ChildPlan {
 pid_t start_child(const ChildRequest& request) {
   const std::vector<std::string> environment = environment_with(request.environment);
   const std::vector<char*> argv = pointers(request.arguments), envp = pointers(environment);
-  const Descriptor in(open_input(request.input));
+  const FileDescriptor in(open_input(request.input));
   if (in.get() < 0) fail("cannot open a process's input");
-  const Descriptor out(
+  const FileDescriptor out(
       request.output.empty()
           ? -1
           : ::open(request.output.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
