@@ -198,7 +198,7 @@ TEST_F(GrpcSocketsTest, AddressesWhereItCannotListenAreNamed) {
     GrpcSockets second(clock_, address, 4, false);
     const absl::Status status = second.listen([](FileDescriptor) {});
     EXPECT_TRUE(absl::IsUnavailable(status)) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr(address));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(address.substr(0, address.rfind(':'))));
     return std::string(status.message());
   };
   EXPECT_THAT(refused(sockets_->address()), HasSubstr("the port is in use"));
