@@ -56,8 +56,8 @@ struct WorkerOptions {
   // (the default) or off.
   enum class SameHost { kAuto, kOff };
   SameHost same_host = SameHost::kAuto;
-  // Who may connect to this worker (docs/security.md). It must be the same on all workers of the
-  // group. from_env() reads WEFT_SECURITY: auto (the default), mtls or none.
+  // This says who may connect to this worker (docs/security.md). It must be the same on all workers
+  // of the group. from_env() reads WEFT_SECURITY: auto (the default), mtls or none.
   //
   // kAuto: if the group stays on this host, only processes of this user and root, and the worker
   // opens no TCP port. Otherwise as kMtls.

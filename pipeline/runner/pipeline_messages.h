@@ -1,5 +1,5 @@
-// What the controller of a pipeline tells its workers, what they answer, and what they send each
-// other.
+// Defines what the controller of a pipeline tells its workers, what they answer, and what they send
+// each other.
 //
 // Thread safety: plain values.
 #pragma once

@@ -65,7 +65,7 @@ struct StageTensors {
 };
 
 // The turn of a thread with LibTorch's default generator, among all pipelines of the process.
-// Whoever seeds it, or puts its state back, holds one.
+// A thread that seeds it, or puts its state back, holds one.
 class RandomTurn {
  public:
   RandomTurn();

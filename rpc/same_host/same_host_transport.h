@@ -141,7 +141,7 @@ class SameHostTransport final : public Transport {
   absl::StatusOr<ConnectionOfHost> open(rpc_internal::Arrival& arrival);
   void install(const ConnectionOfHost& connection);
   void visit(size_t slot);
-  // What was read from this connection.
+  // Handles frames that were read from this connection.
   void handle(const ConnectionOfHost& connection, std::vector<Frame> frames,
               const SameHostConnection::Found& found);
   // On the thread of a caller that reads.

@@ -120,7 +120,7 @@ class LocalWorld {
   at::Tensor gradient(int worker, const at::Tensor& variable) const {
     return find(workers_[worker].gradients, variable);
   }
-  // What the last pass has added to it.
+  // Returns what the last pass has added to it.
   at::Tensor last_gradient(int worker, const at::Tensor& variable) const {
     return find(workers_[worker].last, variable);
   }

@@ -44,7 +44,7 @@ class RawTcp {
               static_cast<ssize_t>(bytes.size()));
   }
   void close() { socket_.reset(); }
-  // Whether the far end closes the connection within this time. What it sends is dropped.
+  // Whether the far end closes the connection within this time. This drops what it sends.
   bool closed_within(std::chrono::milliseconds patience) {
     const auto deadline = std::chrono::steady_clock::now() + patience;
     while (true) {
