@@ -150,8 +150,11 @@ TEST_F(StreamCodecTest, LargeBodiesAreCutTooAndNoMessageIsTooLarge) {
     frames.push_back({body, {3 * kMiB}});
     frames.push_back({body, std::vector<size_t>(65536, 40)});
   }
-  // Heads around the size at which they are cut, and full chunks after them.
-  for (size_t less = 4160; less < 4260; less += 4) frames.push_back({kMiB - less, {kMiB + 100}});
+  // Heads around the size at which they are cut, and of about 1 MiB, and full chunks after them.
+  for (size_t less = 0; less < 200; less += 4) {
+    frames.push_back({kMiB - less, {kMiB + 100}});
+    frames.push_back({kMiB - 4096 - less, {kMiB + 100}});
+  }
   for (const auto& [body, payloads] : frames) {
     const FramePtr sent = frame_of(1, body, payloads);
     FrameWriter writer;
