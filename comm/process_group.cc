@@ -1,6 +1,7 @@
 #include "weft/comm/process_group.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -113,18 +114,17 @@ void check_place(const ProcessGroupOptions& options) {
   }
 }
 
-// Warns or throws if the ranks are on several hosts. `hosts` and `traffic` have one entry per rank.
+// Warns or throws if the ranks are on several hosts. `refuses`: the first rank that refuses.
 void check_plain_traffic(const ProcessGroupOptions& options, const std::vector<std::string>& hosts,
-                         const std::vector<PlainTraffic>& traffic) {
+                         std::optional<size_t> refuses) {
   const size_t count = std::set<std::string>(hosts.begin(), hosts.end()).size();
   if (count == 1) return;
-  const auto refuses = std::find(traffic.begin(), traffic.end(), PlainTraffic::kRefuse);
-  if (refuses != traffic.end()) {
+  if (refuses.has_value()) {
     C10_THROW_ERROR(
         ValueError,
         absl::StrCat(
             "process group '", options.name, "': its ranks are on ", count,
-            " hosts, between which tensors travel in clear, and rank ", refuses - traffic.begin(),
+            " hosts, between which tensors travel in clear, and rank ", *refuses,
             " refuses that (WEFT_SECURITY=mtls, or ProcessGroupOptions::plain_traffic). To "
             "allow it, set WEFT_PLAIN_COLLECTIVES=allow on all ranks (docs/security.md)"));
   }
@@ -134,10 +134,14 @@ void check_plain_traffic(const ProcessGroupOptions& options, const std::vector<s
   }
 }
 
-// What each rank tells the others before it makes the group: backend, plain traffic, host.
+constexpr char kRefuses[] = "refuses";
+
+// What each rank tells the others before it makes the group: backend, whether it refuses plain
+// traffic, host.
 std::string announcement_of(const ProcessGroupOptions& options) {
   const std::string host = options.host.empty() ? host_identity() : options.host;
-  return absl::StrCat(options.backend, "\n", static_cast<int>(options.plain_traffic), "\n", host);
+  return absl::StrCat(options.backend, "\n",
+                      options.plain_traffic == PlainTraffic::kRefuse ? kRefuses : "", "\n", host);
 }
 
 // Returns the host of each rank. Throws if the ranks do not agree on the backend, or if one of them
@@ -145,7 +149,7 @@ std::string announcement_of(const ProcessGroupOptions& options) {
 std::vector<std::string> hosts_of_agreed_group(const std::vector<std::string>& words,
                                                const ProcessGroupOptions& options) {
   std::vector<std::string> hosts;
-  std::vector<PlainTraffic> traffic;
+  std::optional<size_t> refuses;
   std::string first;
   for (size_t rank = 0; rank < words.size(); ++rank) {
     const std::vector<std::string> parts = absl::StrSplit(words[rank], absl::MaxSplits('\n', 2));
@@ -159,11 +163,10 @@ std::vector<std::string> hosts_of_agreed_group(const std::vector<std::string>& w
                       absl::StrCat("process group '", options.name, "': rank 0 asks for backend '",
                                    first, "', rank ", rank, " for '", parts[0], "'"));
     }
-    const bool refuses = parts[1] == absl::StrCat(static_cast<int>(PlainTraffic::kRefuse));
-    traffic.push_back(refuses ? PlainTraffic::kRefuse : PlainTraffic::kAllow);
+    if (parts[1] == kRefuses && !refuses.has_value()) refuses = rank;
     hosts.push_back(parts[2]);
   }
-  check_plain_traffic(options, hosts, traffic);
+  check_plain_traffic(options, hosts, refuses);
   return hosts;
 }
 

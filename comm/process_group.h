@@ -61,10 +61,11 @@ struct ProcessGroupOptions {
   std::string host = "";
   DebugLevel debug = debug_level_of_environment();
   // What happens if the ranks are on several hosts. Gloo and NCCL send in clear between them, and
-  // "weft" uses Gloo there (docs/security.md).
-  // kAllow: nothing. kWarn: one line in the log for each
-  // group. kRefuse: joining fails on all ranks if one of them refuses. An unknown value in the
-  // environment is a c10::ValueError here.
+  // "weft" uses Gloo there (docs/security.md). An unknown value in the environment is a
+  // c10::ValueError here.
+  //
+  // kAllow: nothing. kWarn: one line in the log for each group. kRefuse: joining fails on all ranks
+  // if one of them refuses.
   PlainTraffic plain_traffic = plain_traffic_of_environment();
 };
 

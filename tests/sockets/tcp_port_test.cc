@@ -43,7 +43,7 @@ TEST(TcpPortTest, AllAddressesOfAHostHaveOnePort) {
 }
 
 TEST(TcpPortTest, TakesIpv6InBracketsAndWithout) {
-  for (const char* host : {"::1", "[::1]"}) {
+  for (const char* host : {"::1", "[::1]", "[::ffff:127.0.0.1]"}) {
     const auto ports = listen_on_addresses_of(host, 0);
     ASSERT_TRUE(ports.ok()) << ports.status();
     EXPECT_EQ(ports->size(), 1u);

@@ -40,10 +40,10 @@
 
 namespace weft::rpc_internal {
 
-// Makes TCP give up a connection, at both ends, if the far end has taken nothing for 30 s. Until
-// then gRPC keeps a write that waits for the socket, even if its stream was cut. gRPC sets the
-// TCP_USER_TIMEOUT of a socket that it dials only if it sends pings. So that it sends none, the
-// first one is due in 24 days.
+// Makes TCP give up a connection that this end has dialled, if the far end has taken nothing for 30
+// s. Until then gRPC keeps a write that waits for the socket, even if its stream was cut. gRPC sets
+// a socket's TCP_USER_TIMEOUT only if it sends pings, and only on sockets that it dials. So that it
+// sends none, the first one is due in 24 days. GrpcSockets sets the timeout of accepted sockets.
 inline constexpr std::pair<const char*, int> kGiveUpArguments[] = {
     {GRPC_ARG_KEEPALIVE_TIME_MS, std::numeric_limits<int>::max() - 1},
     {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 30'000},

@@ -2,6 +2,8 @@
 #include "weft/rpc/transport/internal/grpc_sockets.h"
 
 #include <memory>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string>
 #include <sys/socket.h>
 #include <utility>
@@ -162,6 +164,20 @@ TEST_F(GrpcSocketsTest, ConnectionsThatProveNothingInTimeAreShutDown) {
   ASSERT_TRUE(eventually([&] { return clock_.next_timer() != kNever; }));  // for the late one
   clock_.advance(seconds(19));
   EXPECT_TRUE(late->closed_within(kSoon));
+}
+
+// gRPC would keep a write to a far end that hangs for ever, and it sets no options on sockets that
+// it has not made.
+TEST_F(GrpcSocketsTest, AcceptedSocketsGiveUpAfterHalfAMinuteAndDoNotDelay) {
+  listen(4);
+  const auto speaker = speaking();
+  MutexLock lock(mutex_);
+  for (const auto& [option, wanted] : {std::pair(TCP_USER_TIMEOUT, 30'000), {TCP_NODELAY, 1}}) {
+    int value = 0;
+    socklen_t size = sizeof(value);
+    ASSERT_EQ(::getsockopt(given_[0].get(), IPPROTO_TCP, option, &value, &size), 0);
+    EXPECT_EQ(value, wanted);
+  }
 }
 
 TEST_F(GrpcSocketsTest, WhoHangsUpMakesRoom) {
