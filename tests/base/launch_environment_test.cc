@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "weft/tests/base/environment_of.h"
 
 namespace weft {
 namespace {
@@ -16,11 +17,7 @@ using ::testing::Not;
 using Variables = std::map<std::string, std::string>;
 
 absl::StatusOr<LaunchEnvironment> read(const Variables& variables) {
-  return read_launch_environment([&](const char* name) -> std::optional<std::string> {
-    auto found = variables.find(name);
-    if (found == variables.end()) return std::nullopt;
-    return found->second;
-  });
+  return read_launch_environment(testing::environment_of(variables));
 }
 
 std::string problem(const Variables& variables) {

@@ -8,8 +8,8 @@
 namespace weft {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 TEST(CertificateNameTest, AUriHoldsAllOfIt) {
   const auto name = certificate_name("any run id: 1/2", "trainer", "worker-1.a_b");

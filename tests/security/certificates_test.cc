@@ -10,8 +10,8 @@
 namespace weft {
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 constexpr char kSecret[] = "0123456789abcdef0123456789abcdef";
 
@@ -117,9 +117,9 @@ TEST(CheckCredentialsTest, ItMustBeForServersAndForClients) {
 TEST(CheckCredentialsTest, AUriIsReadBeyondAByteOfZero) {
   const CertificateMaker site;
   const std::string uri = CertificateRequest().uris.front() + std::string("\0.evil", 6);
-  EXPECT_THAT(uris_of_certificate(site.make({.uris = {uri}}).chain), testing::ElementsAre(uri));
+  EXPECT_THAT(uris_of_certificate(site.make({.uris = {uri}}).chain), ::testing::ElementsAre(uri));
   EXPECT_EQ(check(site.make({.uris = {uri}})).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(uris_of_certificate("no PEM"), testing::IsEmpty());
+  EXPECT_THAT(uris_of_certificate("no PEM"), ::testing::IsEmpty());
 }
 
 TEST(CheckCredentialsTest, ExactlyOneUriNamesTheWorker) {

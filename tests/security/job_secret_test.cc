@@ -14,18 +14,19 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "weft/tests/base/environment_of.h"
 
 namespace weft {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::MatchesRegex;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 constexpr char kGood[] = "0123456789abcdef0123456789abcdef";
 
-class JobSecretTest : public testing::Test {
+class JobSecretTest : public ::testing::Test {
  protected:
   JobSecretTest() {
     std::string pattern = (fs::temp_directory_path() / "weft_secret_XXXXXX").string();
@@ -42,11 +43,7 @@ class JobSecretTest : public testing::Test {
     return path;
   }
   absl::StatusOr<SecretBytes> find() const {
-    return find_job_secret([this](const char* name) -> std::optional<std::string> {
-      const auto found = variables_.find(name);
-      if (found == variables_.end()) return std::nullopt;
-      return found->second;
-    });
+    return find_job_secret(testing::environment_of(variables_));
   }
   std::string found() const {
     const auto secret = find();
@@ -94,7 +91,7 @@ TEST_F(JobSecretTest, ProcessesThatMakeItAtOnceAgree) {
     std::vector<std::thread> threads;
     for (std::string& result : results) threads.emplace_back([&] { result = found(); });
     for (std::thread& thread : threads) thread.join();
-    EXPECT_THAT(results, testing::Each(results.front()));
+    EXPECT_THAT(results, ::testing::Each(results.front()));
     EXPECT_EQ(std::distance(fs::directory_iterator(folder_ + "/.config/weft"), {}), 1);
   }
 }
@@ -151,7 +148,7 @@ TEST_F(JobSecretTest, AMissingFileIsNamedAndNotMade) {
 TEST_F(JobSecretTest, TheEnvironmentIsNoPlaceForIt) {
   variables_["WEFT_SECRET"] = "a secret that must not be told again";
   EXPECT_THAT(refused(absl::StatusCode::kInvalidArgument),
-              AllOf(HasSubstr("WEFT_SECRET_FILE"), testing::Not(HasSubstr("told again"))));
+              AllOf(HasSubstr("WEFT_SECRET_FILE"), ::testing::Not(HasSubstr("told again"))));
 }
 
 TEST(SecretBytesTest, AForkedChildSeesZeros) {

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "weft/base/log.h"
+#include "weft/tests/base/environment_of.h"
 #include "weft/tests/security/certificate_maker.h"
 #include "weft/tests/support/eventually.h"
 
@@ -44,14 +45,8 @@ class WorkerIdentityTest : public ::testing::Test {
     variables_["WEFT_TLS_CA"] = write("ca.pem", made.authorities, 0644);
   }
   absl::StatusOr<std::shared_ptr<TlsIdentity>> identity(std::string_view worker = "a") const {
-    return find_worker_identity(
-        "run", "", worker,
-        [this](const char* name) -> std::optional<std::string> {
-          const auto found = variables_.find(name);
-          if (found == variables_.end()) return std::nullopt;
-          return found->second;
-        },
-        std::chrono::milliseconds(1));
+    return find_worker_identity("run", "", worker, testing::environment_of(variables_),
+                                std::chrono::milliseconds(1));
   }
   absl::StatusOr<TlsCredentials> find(std::string_view worker = "a") const {
     const auto found = identity(worker);

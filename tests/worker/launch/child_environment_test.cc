@@ -6,6 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "weft/base/launch_environment.h"
+#include "weft/tests/base/environment_of.h"
 
 namespace weft::launch {
 namespace {
@@ -80,10 +81,7 @@ TEST(ChildEnvironment, TellsOfATerminal) {
 
 TEST(ChildEnvironment, IsWhatAWorkerReads) {
   auto variables = environment({}, place(), 4, 2);
-  const auto read = read_launch_environment([&](const char* name) -> std::optional<std::string> {
-    if (variables.count(name) == 0) return std::nullopt;
-    return variables[name];
-  });
+  const auto read = read_launch_environment(weft::testing::environment_of(variables));
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->rank, 4u);
   EXPECT_EQ(read->world_size, 5u);
