@@ -1,6 +1,7 @@
 #include "weft/base/log.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -93,6 +94,19 @@ void log_line(LogLevel level, std::string_view text) {
   }
   const std::string line = absl::StrCat("weft ", name(level), ": ", shown, "\n");
   std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+void WarningLimit::warn(std::string_view text) {
+  constexpr int64_t kBetween = 1'000'000'000;
+  const int64_t now = std::chrono::steady_clock::now().time_since_epoch().count();
+  int64_t due = next_.load();
+  if (now < due || !next_.compare_exchange_strong(due, now + kBetween)) {
+    left_out_.fetch_add(1);
+    return;
+  }
+  const uint64_t lines = left_out_.exchange(0);
+  log_warning(absl::string_view(text.data(), text.size()),
+              lines == 0 ? "" : absl::StrCat(" (", lines, " such lines were left out)"));
 }
 
 }  // namespace weft

@@ -4,7 +4,9 @@
 // A line may contain text of other processes, so log_line passes all text through `printable`.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -43,5 +45,16 @@ template <class... Pieces>
 void log_error(const Pieces&... pieces) {
   log_line(LogLevel::kError, absl::StrCat(pieces...));
 }
+
+// Writes at most one warning in a second, for events that a peer can cause as often as it likes. A
+// warning ends with the number of those that were left out before it.
+class WarningLimit {
+ public:
+  void warn(std::string_view text);
+
+ private:
+  std::atomic<int64_t> next_{INT64_MIN};  // when the next one may come: steady clock, ns
+  std::atomic<uint64_t> left_out_{0};
+};
 
 }  // namespace weft

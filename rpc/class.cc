@@ -24,6 +24,7 @@ Declaration& ClassLister::add(std::string name, const CallableType& type) {
   declaration.file = file_;
   declaration.line = line_;
   declaration.class_type = &class_type_;
+  declaration.options = options_;
   return declaration;
 }
 

@@ -8,7 +8,7 @@
 // Server& first. A method may be const, noexcept, virtual, inherited, or chosen by
 // weft::overload<...>(...). With the tag weft::serial, the methods of one object run one at a time.
 // An abstract class lists no constructor; a function that returns std::unique_ptr<Server> makes its
-// objects.
+// objects. A weft::Access in the list concerns what follows it (security/access.h).
 //
 // Every file that includes such a header compiles the stubs of all methods again. To compile them
 // once, register the class in two parts: WEFT_DECLARE_CLASS, with the same list, in the header, and
@@ -112,6 +112,8 @@ class ClassLister {
               std::vector<Declaration>& declarations);
   void method(std::string_view spelling, const CallableType& type, const CallableKey& key);
   void constructor(std::string name, const CallableType& type);
+  // Says who may call what is listed from now on.
+  void access(const Access& tag) { options_.add(tag); }
 
  private:
   Declaration& add(std::string name, const CallableType& type);
@@ -119,6 +121,7 @@ class ClassLister {
   const TypeInfo& class_type_;
   const char* const file_;
   const int line_;
+  FunctionOptions options_;
   std::vector<Declaration>& declarations_;
 };
 
@@ -168,6 +171,10 @@ struct Member<T, listed> {
 template <class T, Serial tag>
 struct Member<T, tag> {
   static void list(ClassLister&) {}
+};
+template <class T, Access tag>
+struct Member<T, tag> {
+  static void list(ClassLister& lister) { lister.access(tag); }
 };
 
 template <class T, auto... members>
@@ -233,6 +240,7 @@ concept HasConstructor = RegisteredClass<T> && requires {
   }
 
 // WEFT_REGISTER_CLASS(Class, weft::constructor<...>(), &Class::method, free_function, ...)
+// The list may also have weft::serial and weft::Access{...}.
 #define WEFT_REGISTER_CLASS(Class, ...)                      \
   WEFT_INTERNAL_CLASS_LIST(Class __VA_OPT__(, ) __VA_ARGS__) \
   WEFT_INTERNAL_REGISTRATION =                               \

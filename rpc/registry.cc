@@ -4,11 +4,13 @@
 #include <atomic>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "weft/base/status.h"
+#include "weft/security/access_policy.h"
 
 namespace weft {
 namespace rpc_internal {
@@ -100,6 +102,11 @@ class Problems {
         ") and as '", second.name, "' (", place(second.file, second.line),
         "); if these are two functions, the linker folded them: do not use --icf=all"));
   }
+  void two_rights(const FunctionEntry& first, const FunctionEntry& second) {
+    add(absl::StrCat("'", first.name, "' is registered for ", first.access.to_string(), " (",
+                     place(first.file, first.line), ") and for ", second.access.to_string(), " (",
+                     place(second.file, second.line), ")"));
+  }
   void hash_collision(const FunctionEntry& first, const FunctionEntry& second) {
     add(absl::StrCat("the names '", first.name, "' (", place(first.file, first.line), ") and '",
                      second.name, "' (", place(second.file, second.line),
@@ -135,6 +142,10 @@ std::unique_ptr<FunctionEntry> make_entry(const Declaration& declaration) {
   entry->line = declaration.line;
   entry->class_type = declaration.class_type;
   entry->run_inline = declaration.options.run_inline;
+  if (declaration.options.has_access) {
+    entry->tag = AccessRule(declaration.options.access);
+    entry->access = *entry->tag;
+  }
   entry->serial =
       entry->kind == rpc_internal::FunctionKind::kMethod && declaration.class_type->serial;
   entry->invoke = declaration.type->invoke;
@@ -163,6 +174,16 @@ void name_overloads(std::vector<Declaration>& declarations) {
   }
 }
 
+absl::Status apply_policy(const AccessPolicy& policy, const std::vector<FunctionEntry*>& entries) {
+  std::vector<std::string_view> names;
+  for (const FunctionEntry* entry : entries) names.push_back(entry->name);
+  WEFT_RETURN_IF_ERROR(policy.check_rules(names));
+  for (FunctionEntry* entry : entries) {
+    WEFT_ASSIGN_OR_RETURN(entry->access, policy.rule_for(entry->name, entry->tag));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const Registry>> RegistryBuilder::build() const {
@@ -178,6 +199,7 @@ absl::StatusOr<std::shared_ptr<const Registry>> RegistryBuilder::build() const {
 
   auto registry = std::make_shared<Registry>();
   Problems problems;
+  std::vector<FunctionEntry*> made;
   for (const Declaration& declaration : declarations) {
     std::unique_ptr<FunctionEntry> entry = make_entry(declaration);
     if (entry->name.empty()) problems.bad_name(*entry);
@@ -188,16 +210,32 @@ absl::StatusOr<std::shared_ptr<const Registry>> RegistryBuilder::build() const {
         problems.hash_collision(first, *entry);
       } else if (first.callable != entry->callable) {
         problems.same_name(first, *entry);
+      } else if (first.tag != entry->tag) {
+        problems.two_rights(first, *entry);
       }
       continue;  // without a problem, several files have registered one function
     }
     const auto [by_callable, new_callable] =
         registry->by_callable_.try_emplace(entry->callable, entry.get());
     if (!new_callable) problems.two_names(*by_callable->second, *entry);
+    made.push_back(entry.get());
     registry->entries_.push_back(std::move(entry));
   }
   WEFT_RETURN_IF_ERROR(problems.status());
+  if (policy_ != nullptr) WEFT_RETURN_IF_ERROR(apply_policy(*policy_, made));
   return std::shared_ptr<const Registry>(std::move(registry));
+}
+
+absl::Status FunctionEntry::check_caller(const CallContext& call, const RpcRuntime& callee) const {
+  if (call.caller() == callee.id() || access.allows(call.caller_role())) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat(
+      "worker '", call.caller_name(), "' with role '", call.caller_role(), "' may not call '", name,
+      "' on worker '", callee.name(), "', which is for ", access.to_string()));
+}
+
+absl::Status FunctionEntry::check_caller_here(const RpcRuntime& callee) const {
+  const std::shared_ptr<CallContext>& call = CallScope::current().call_context;
+  return call == nullptr ? absl::OkStatus() : with_ran(check_caller(*call, callee), Ran::kNo);
 }
 
 const FunctionEntry* Registry::find(uint64_t id) const {

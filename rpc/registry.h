@@ -13,8 +13,10 @@
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -22,9 +24,11 @@
 #include "weft/rpc/codec/object.h"
 #include "weft/rpc/codec/schema.h"
 #include "weft/rpc/runtime.h"
+#include "weft/security/access.h"
 
 namespace weft {
 
+class AccessPolicy;
 struct FunctionEntry;
 
 // Marks a function that returns at once and never waits, so that it may run on a transport thread.
@@ -59,11 +63,19 @@ struct CallableKey {
 
 struct FunctionOptions {
   bool run_inline = false;
+  bool has_access = false;
+  Access access;
 
   constexpr void add(RunInline) { run_inline = true; }
+  constexpr void add(const Access& tag) {
+    has_access = true;
+    access = tag;
+  }
 };
 template <class... Tag>
 constexpr FunctionOptions function_options(Tag... tag) {
+  static_assert((size_t{std::is_same_v<Tag, Access>} + ... + 0) <= 1,
+                "weft: only one Access can say who may call a function");
   FunctionOptions options;
   (options.add(tag), ...);
   return options;
@@ -138,11 +150,20 @@ struct FunctionEntry {
   const TypeInfo* class_type = nullptr;  // of a method or constructor
   bool run_inline = false;
   bool serial = false;  // a method of a serial class, whose objects run one method at a time
+  // Says who may call it.
+  AccessRule access;
+  // The Access of its registration, if that has one; a policy may have changed `access`.
+  std::optional<AccessRule> tag;
   rpc_internal::Invoke invoke = nullptr;
   rpc_internal::CallableKey callable;
   std::shared_ptr<const void> state;  // a function object; shared with the declaration
 
   FunctionKey key() const { return {id, signature.fingerprint, name}; }
+  // PermissionDenied: another worker makes this call, and its role may not call this function.
+  absl::Status check_caller(const CallContext& call, const RpcRuntime& callee) const;
+  // The same for the caller of the handler that runs on this thread. For a function that the caller
+  // names in an argument. OK outside handlers.
+  absl::Status check_caller_here(const RpcRuntime& callee) const;
   // Whether `object` has the class of this method.
   bool accepts(const Object& object) const {
     return class_type != nullptr && object.type != nullptr && object.type->hash == class_type->hash;
@@ -183,13 +204,17 @@ class RegistryBuilder {
     declarations_.push_back(std::move(declaration));
   }
 
+  // The rights of the site, which change those that the registrations give.
+  void set_policy(std::shared_ptr<const AccessPolicy> policy) { policy_ = std::move(policy); }
+
   // Makes a registry of the catalogue and the added functions. InvalidArgument lists all problems:
-  // two functions with one name, one function with two names, a function without a name, two names
-  // with one hash.
+  // two functions with one name, one function with two names or two kinds of Access, a function
+  // without a name, two names with one hash. It also names what the policy gets wrong.
   absl::StatusOr<std::shared_ptr<const Registry>> build() const;
 
  private:
   std::vector<rpc_internal::Declaration> declarations_;
+  std::shared_ptr<const AccessPolicy> policy_;  // shared with copies of this builder; may be null
 };
 
 }  // namespace weft

@@ -13,6 +13,7 @@
 #include <unordered_map>
 
 #include "weft/async/run_lengths.h"
+#include "weft/base/log.h"
 #include "weft/rpc/codec/tensor_codec.h"
 #include "weft/rpc/hooks.h"
 #include "weft/rpc/internal/parking.h"
@@ -116,6 +117,7 @@ class WorkerRuntime final : public RpcRuntime, public std::enable_shared_from_th
   ReferenceHook* references_ = nullptr;
   AutogradHook* autograd_ = nullptr;
   Parking parking_;
+  WarningLimit denials_;
   std::atomic<int64_t> default_timeout_ns_;
 };
 

@@ -147,7 +147,8 @@ class RRefDriver final : public ReferenceHook, public std::enable_shared_from_th
   absl::Status named(absl::Status status) const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status with_name_of(WorkerId worker, const absl::Status& status) const
       ABSL_LOCKS_EXCLUDED(mutex_);
-  uint64_t fetch(WorkerId from, RRefId rref, ObjectHandler then) ABSL_LOCKS_EXCLUDED(mutex_);
+  uint64_t fetch(WorkerId from, RRefId rref, RRefKey key, ObjectHandler then)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Turns the core's actions into effects, which run after the lock is released. It moves
   // everything that an effect needs out of the tables, so that no later event can take it away.

@@ -20,8 +20,8 @@
 namespace weft {
 namespace {
 
-using security_internal::Access;
 using security_internal::read_file;
+using security_internal::Readers;
 
 constexpr size_t kFewestCharacters = 32;
 constexpr size_t kMostCharacters = 4096;
@@ -103,7 +103,7 @@ absl::Status make_file(const std::string& path) {
 
 absl::StatusOr<SecretBytes> read_secret(const std::string& path) {
   WEFT_ASSIGN_OR_RETURN(SecretBytes content,
-                        read_file(path, kMostCharacters + 64, Access::kPrivate));
+                        read_file(path, kMostCharacters + 64, Readers::kOwner));
   const auto is_space = [](char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; };
   std::string_view text = content.text();
   while (!text.empty() && is_space(text.back())) text.remove_suffix(1);

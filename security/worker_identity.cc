@@ -30,13 +30,13 @@ class FileReader {
 
   // nullopt: the files have not changed since the last call.
   absl::StatusOr<std::optional<TlsCredentials>> read() {
-    using security_internal::Access;
     using security_internal::read_file;
+    using security_internal::Readers;
     WEFT_ASSIGN_OR_RETURN(const SecretBytes authorities,
-                          read_file(files_.authorities, kMostPem, Access::kAnybodyReads));
+                          read_file(files_.authorities, kMostPem, Readers::kEverybody));
     WEFT_ASSIGN_OR_RETURN(const SecretBytes chain,
-                          read_file(files_.certificate, kMostPem, Access::kAnybodyReads));
-    WEFT_ASSIGN_OR_RETURN(SecretBytes key, read_file(files_.key, kMostPem, Access::kPrivate));
+                          read_file(files_.certificate, kMostPem, Readers::kEverybody));
+    WEFT_ASSIGN_OR_RETURN(SecretBytes key, read_file(files_.key, kMostPem, Readers::kOwner));
     std::string digest = digest_of({authorities.text(), chain.text(), key.text()});
     if (digest == last_) return std::nullopt;
     absl::StatusOr<TlsCredentials> checked = check_credentials(

@@ -26,6 +26,7 @@
 #include "weft/rpc/transport/grpc_transport.h"
 #include "weft/rpc/worker_runtime.h"
 #include "weft/rref/rref_driver.h"
+#include "weft/security/access_policy.h"
 #include "weft/security/worker_identity.h"
 #include "weft/worker/store/hosted_stores.h"
 #include "weft/worker/store/rendezvous.h"
@@ -66,7 +67,7 @@ absl::Status secure(const WorkerOptions& options, GrpcTransportOptions& grpc) {
     return absl::OkStatus();
   }
   WEFT_ASSIGN_OR_RETURN(grpc.tls,
-                        find_worker_identity(options.place.run_id, options.place.role_name,
+                        find_worker_identity(options.place.run_id, options.effective_role(),
                                              options.effective_name()));
   return absl::OkStatus();
 }
@@ -213,6 +214,12 @@ absl::StatusOr<std::shared_ptr<rpc_internal::WorkerRuntime>> Worker::Stack::join
   WEFT_RETURN_IF_ERROR(store_thread_.start());
   RegistryBuilder functions = options_.registry;
   WEFT_RETURN_IF_ERROR(rpc_internal::add_operators(options_.allow_operators, functions));
+  if (!options_.policy_file.empty()) {
+    WEFT_ASSIGN_OR_RETURN(AccessPolicy policy, AccessPolicy::read(options_.policy_file));
+    WEFT_RETURN_IF_ERROR(policy.check_role(
+        options_.effective_role(), absl::StrCat("worker '", options_.effective_name(), "'")));
+    functions.set_policy(std::make_shared<const AccessPolicy>(std::move(policy)));
+  }
   WEFT_ASSIGN_OR_RETURN(std::shared_ptr<const Registry> registry, functions.build());
   store_ = options_.store;
   if (store_ == nullptr) {
@@ -256,6 +263,7 @@ void Worker::Stack::make_agent(WorkerId self, const std::vector<WorkerInfo>& mem
   // Peers compare it at each connection, because shared memory works in each mode.
   if (options_.security != SecurityMode::kAuto) agent.security = to_string(options_.security);
   agent.self = {self, options_.effective_name(), transport_->address()};
+  agent.role = options_.effective_role();
   agent.credit = {options_.call_credits, options_.byte_credits, options_.max_queued_calls,
                   options_.max_queued_bytes};
   agent.dial_all = is_joiner();

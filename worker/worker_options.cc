@@ -7,6 +7,7 @@
 #include "weft/base/rpc_error.h"
 #include "weft/base/status.h"
 #include "weft/rpc/rendezvous/worker_info.h"
+#include "weft/security/access.h"
 #include "weft/sockets/tcp_port.h"
 
 namespace weft {
@@ -14,6 +15,7 @@ namespace {
 
 constexpr char kSameHost[] = "WEFT_SAME_HOST";
 constexpr char kListenHost[] = "WEFT_LISTEN_HOST";
+constexpr char kPolicyFile[] = "WEFT_POLICY_FILE";
 
 }  // namespace
 
@@ -32,11 +34,16 @@ WorkerOptions WorkerOptions::from_env() {
   if (!security.ok()) throw RpcError(security.status());
   options.security = *security;
   options.listen_host = read_process_environment(kListenHost).value_or("");
+  options.policy_file = read_process_environment(kPolicyFile).value_or("");
   return options;
 }
 
 std::string WorkerOptions::effective_name() const {
   return name.empty() ? absl::StrCat("worker", place.rank) : name;
+}
+
+std::string WorkerOptions::effective_role() const {
+  return place.role_name.empty() ? "default" : place.role_name;
 }
 
 bool WorkerOptions::stays_on_host() const {
@@ -56,6 +63,9 @@ std::string WorkerOptions::effective_listen_host() const {
 
 absl::Status WorkerOptions::validate() const {
   if (absl::Status status = check_worker_name(effective_name()); !status.ok()) return status;
+  if (absl::Status status = check_role(effective_role()); !status.ok()) {
+    return prepend("ROLE_NAME: ", status);
+  }
   WEFT_RETURN_IF_ERROR(lease.validate());
   if (dynamic && name.empty()) {
     return absl::InvalidArgumentError("a worker of a dynamic group needs a name of its own");

@@ -30,7 +30,7 @@ struct WorkerOptions {
   // count their ranks, so RANK is below WORLD_SIZE in a dynamic group too.
   static WorkerOptions from_env();
 
-  // Rank, world size, address of the store, and number of restarts.
+  // Rank, world size, address of the store, number of restarts, and role.
   LaunchEnvironment place = {};
   std::string name = {};  // unique in the group; empty: "worker<rank>"
 
@@ -81,6 +81,11 @@ struct WorkerOptions {
   std::function<void(const WorkerInfo& worker, MemberChange change, const absl::Status& why)>
       on_member_change = nullptr;
 
+  // The file that says which roles may call which functions of this worker
+  // (security/access_policy.h); from_env() reads WEFT_POLICY_FILE. Empty: what the registrations
+  // say.
+  std::string policy_file = {};
+
   // The host at which peers reach this worker; from_env() reads WEFT_LISTEN_HOST. Empty: if the
   // store is at a loopback address or has none, the group stays on this host. Otherwise it is the
   // address of the interface that reaches the store, or, if there is none, this machine's host
@@ -103,6 +108,9 @@ struct WorkerOptions {
   std::function<std::unique_ptr<Transport>(Clock& clock)> transport = nullptr;
 
   std::string effective_name() const;
+  // place.role_name, or "default". What this worker may call depends on it. A role has 1 to 127
+  // letters, digits, '-', '.' and '_'.
+  std::string effective_role() const;
   std::string effective_listen_host() const;
   // Whether peers can only be on this host, because nothing says where others reach this worker.
   bool stays_on_host() const;

@@ -30,6 +30,9 @@ LossFunction loss_named(const std::string& name) {
                      " is not registered on this worker as a function of two "
                      "const at::Tensor& that returns a tensor")));
   }
+  // The caller names the function, so it must have the right to call it.
+  const absl::Status allowed = entry->check_caller_here(*runtime);
+  if (!allowed.ok()) throw RpcError(allowed);
   LossFunction function = nullptr;
   std::memcpy(&function, entry->callable.bytes.data(), sizeof(function));
   return function;

@@ -14,7 +14,7 @@
 namespace weft::rpc_internal {
 
 // The wire name of the function that runs the operators.
-inline constexpr std::string_view kAtenFunction = "weft.aten";
+inline constexpr std::string_view kAtenFunction = "aten";
 
 // Adds this function, with the operators that the worker allows. InvalidArgument lists each name
 // that is no operator ("aten::add.Tensor"), and each operator that is always refused because it

@@ -160,6 +160,11 @@ void WorkerRuntime::on_call(const std::shared_ptr<IncomingCall>& call) {
     return;
   }
   arrival->entry = *entry;
+  if (absl::Status allowed = arrival->entry->check_caller(*call->context(), *this); !allowed.ok()) {
+    denials_.warn({allowed.message().data(), allowed.message().size()});
+    refuse_unread(std::move(allowed));
+    return;
+  }
   // A function that runs inline needs a thread only if it uses an object or makes one.
   const bool needs_thread =
       !arrival->entry->run_inline || !meta.target().empty() || (header.flags & kFlagObject) != 0;

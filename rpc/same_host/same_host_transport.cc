@@ -266,7 +266,7 @@ void SameHostTransport::receive_welcome(uint64_t number) {
   });
 }
 
-absl::StatusOr<WakeSlot> SameHostTransport::check_welcome(const Dial& dial,
+absl::StatusOr<WakeSlot> SameHostTransport::check_welcome(Dial& dial,
                                                           LocalSocket::Message message) {
   WEFT_ASSIGN_OR_RETURN(const Introduction welcome,
                         rpc_internal::decode_introduction(message.bytes));
@@ -282,6 +282,7 @@ absl::StatusOr<WakeSlot> SameHostTransport::check_welcome(const Dial& dial,
   }
   WEFT_ASSIGN_OR_RETURN(std::shared_ptr<WakePage> page,
                         WakePage::adopt(std::move(message.descriptors[0])));
+  dial.expected.role = welcome.hello.role();
   return WakeSlot{std::move(page), welcome.slot};
 }
 

@@ -123,8 +123,7 @@ class SameHostTransport final : public Transport {
             ConnectCallback callback);
   absl::StatusOr<Dial> begin_dial(const std::string& address, const PeerIdentity& expected);
   void receive_welcome(uint64_t number);
-  absl::StatusOr<rpc_internal::WakeSlot> check_welcome(const Dial& dial,
-                                                       LocalSocket::Message message);
+  absl::StatusOr<rpc_internal::WakeSlot> check_welcome(Dial& dial, LocalSocket::Message message);
   void give_up(uint64_t number, absl::Status why);
   void watch_end(const ConnectionOfHost& connection);
   void far_end_gone(SameHostConnection* connection);

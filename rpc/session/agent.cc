@@ -41,8 +41,8 @@ void Agent::set_membership(MembershipHooks hooks) {
 }
 
 PeerIdentity Agent::identity() const {
-  return {options_.group, options_.self.name, options_.self.id, options_.self.address,
-          options_.security};
+  return {options_.group,        options_.self.name, options_.self.id,
+          options_.self.address, options_.security,  options_.role};
 }
 
 absl::Status Agent::start(std::vector<WorkerInfo> members) {
@@ -205,6 +205,12 @@ absl::Status Agent::on_accept(const PeerIdentity& identity) {
     return absl::PermissionDeniedError(absl::StrCat("WEFT_SECURITY is ", named(options_.security),
                                                     " here and ", named(identity.security),
                                                     " at the dialler"));
+  }
+  // This worker reaches itself without a transport. Its own calls have all rights.
+  if (identity.id == options_.self.id) {
+    return absl::PermissionDeniedError(absl::StrCat("worker '", identity.name, "' says that it is ",
+                                                    options_.self.id.to_string(), ", which is '",
+                                                    options_.self.name, "' itself"));
   }
   const PeerLinkPtr peer = peers_.find(identity.id);
   const bool stopping = environment_.stopping.load();

@@ -31,6 +31,7 @@ struct AgentOptions {
   std::string group;          // the prefix of the group's keys in the rendezvous store
   std::string security = {};  // the mode (docs/security.md), "" for auto; the same on all workers
   WorkerInfo self;
+  std::string role = {};  // of this worker; peers decide by it what this worker may call
   CreditWindow credit;
   TransportLimits limits;  // of the members' transports
   Nanoseconds connect_timeout = std::chrono::seconds(10);

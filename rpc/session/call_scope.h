@@ -32,13 +32,20 @@ class RpcRuntime;
 // Lifetime: until the handler has returned. If it returns a future, until the future completes.
 class CallContext : public std::enable_shared_from_this<CallContext> {
  public:
-  CallContext(Clock& clock, WorkerId caller, std::string caller_name, TimePoint deadline)
-      : clock_(clock), caller_(caller), caller_name_(std::move(caller_name)), deadline_(deadline) {}
+  CallContext(Clock& clock, WorkerId caller, std::string caller_name, TimePoint deadline,
+              std::string caller_role = {})
+      : clock_(clock),
+        caller_(caller),
+        caller_name_(std::move(caller_name)),
+        caller_role_(std::move(caller_role)),
+        deadline_(deadline) {}
   CallContext(const CallContext&) = delete;
   CallContext& operator=(const CallContext&) = delete;
 
   WorkerId caller() const { return caller_; }
   const std::string& caller_name() const { return caller_name_; }
+  // docs/security.md says when it is proven.
+  const std::string& caller_role() const { return caller_role_; }
   // kNever if the caller waits without limit.
   TimePoint deadline() const { return deadline_; }
   // True once no caller waits for the result: it cancelled, it died, or its deadline has passed.
@@ -68,6 +75,7 @@ class CallContext : public std::enable_shared_from_this<CallContext> {
   Clock& clock_;  // the worker's; it outlives the worker's calls
   const WorkerId caller_;
   const std::string caller_name_;
+  const std::string caller_role_;
   const TimePoint deadline_;
   std::atomic<bool> cancelled_{false};
   Mutex mutex_;

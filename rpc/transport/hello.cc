@@ -23,11 +23,13 @@ absl::StatusOr<wire::Hello> parse_hello(std::string_view text) {
   }
   const absl::Status named = check_worker_name(hello.name());
   if (!named.ok()) return prepend("a hello: ", named);
-  for (const std::string* field : {&hello.group(), &hello.address(), &hello.security()}) {
+  for (const std::string* field :
+       {&hello.group(), &hello.address(), &hello.security(), &hello.role()}) {
     if (field->size() <= kMostHello && printable(*field, kMostHello) == *field) continue;
     return absl::InvalidArgumentError(absl::StrCat("a hello of worker '", hello.name(), "' whose ",
                                                    field == &hello.group()     ? "group"
                                                    : field == &hello.address() ? "address"
+                                                   : field == &hello.role()    ? "role"
                                                                                : "security",
                                                    " is '", printable(*field),
                                                    "', which is not printable"));
@@ -43,12 +45,13 @@ wire::Hello hello_of(const PeerIdentity& self) {
   hello.set_worker(self.id.bits());
   hello.set_address(self.address);
   hello.set_security(self.security);
+  hello.set_role(self.role);
   return hello;
 }
 
 PeerIdentity identity_of(const wire::Hello& hello) {
-  return {hello.group(), hello.name(), WorkerId::from_bits(hello.worker()), hello.address(),
-          hello.security()};
+  return {hello.group(),   hello.name(),     WorkerId::from_bits(hello.worker()),
+          hello.address(), hello.security(), hello.role()};
 }
 
 }  // namespace weft::rpc_internal

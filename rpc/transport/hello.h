@@ -1,8 +1,8 @@
 // Parses the hello with which a worker introduces itself to the far end of a connection.
 //
 // Thread safety: pure functions.
-// Errors: InvalidArgument (none, too large, cannot be parsed, or its name, group or address must
-// not be printed), PermissionDenied (another protocol version).
+// Errors: InvalidArgument (none, too large, cannot be parsed, or its name, group, address or
+// role must not be printed), PermissionDenied (another protocol version).
 // Protocol: proto/weft.proto, message Hello.
 #pragma once
 
@@ -16,8 +16,8 @@
 
 namespace weft::rpc_internal {
 
-inline constexpr uint32_t kProtocolVersion = 5;
-// A longer hello is refused. Address, group and name have at most 5.2 KiB.
+inline constexpr uint32_t kProtocolVersion = 6;
+// A longer hello is refused. Address, group, name and role have at most 5.3 KiB.
 inline constexpr size_t kMostHello = size_t{8} << 10;
 
 // The text goes into errors and logs, so it is checked before any use.

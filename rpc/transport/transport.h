@@ -32,13 +32,15 @@ class FutureCore;
 }
 
 // The identity that the far end claims. Only GrpcTransport with TLS proves it, and of it only the
-// name. The agent checks it against the group's members and against the source of every frame.
+// name and the role. The agent checks it against the group's members and against the source of
+// every frame.
 struct PeerIdentity {
   std::string group;  // group prefix of the rendezvous; workers of other jobs are refused
   std::string name;
   WorkerId id;
   std::string address = {};   // where it can be dialled; `connect` ignores it
   std::string security = {};  // its mode (docs/security.md), "" for auto; `connect` ignores it
+  std::string role = {};      // what it may call depends on it; `connect` ignores it
 };
 
 // Counts, since a stream began, the bytes (Frame::cost) that `send` has put on it.

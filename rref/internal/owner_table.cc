@@ -17,16 +17,17 @@ absl::Status wrong_type(RRefId rref, const TypeTag& type, WorkerId from, const T
 
 }  // namespace
 
-void OwnerTable::own(RRefId rref, TypeTag type) {
+void OwnerTable::own(RRefId rref, TypeTag type, RRefKey key) {
   Entry& entry = entries_[rref];
   entry.created = true;
   entry.type = std::move(type);
+  entry.key = key;
   entry.handles = 1;
 }
 
 // Case 1. The entry and the creator's fork are registered in one event, before the function runs.
-Acceptance OwnerTable::accept_creation(WorkerId from, RRefId rref, ForkId fork, const TypeTag& type,
-                                       Step& step) {
+Acceptance OwnerTable::accept_creation(WorkerId from, const Creation& creation, Step& step) {
+  const auto& [rref, fork, type, key] = creation;
   if (rref.creator != from || fork.creator != from) return Acceptance::kRefused;
   auto it = entries_.find(rref);
   if (it != entries_.end() && it->second.created) {
@@ -45,27 +46,52 @@ Acceptance OwnerTable::accept_creation(WorkerId from, RRefId rref, ForkId fork, 
   Entry& entry = it->second;
   entry.created = true;
   entry.type = type;
+  entry.key = key;
   list(entry, fork, from);
   step.send(from, ForkAccept{rref, fork});
-  // B6: requests and references that came before the creation are decided now.
-  for (const auto& [parked_fork, parked] : entry.parked) {
+  decide_parked(it, step);
+  return Acceptance::kRun;
+}
+
+// B6: what came before the creation is decided now.
+void OwnerTable::decide_parked(Entries::iterator it, Step& step) {
+  const RRefId rref = it->first;
+  Entry& entry = it->second;
+  for (const auto& [key, parked] : entry.parked) {
+    const ForkId fork = key.first;
     unpark(parked.from);
     --parked_forks_;
     if (WEFT_BREAK(parked_forks_forgotten)) continue;
+    const bool opened = opens(entry, parked.from, parked.key);
     if (parked.is_reference) {
-      if (parked.type == type) {
-        step.confirm(Handle{rref, {}}, parked.waiter);
-      } else {
-        step.decide(parked.waiter, wrong_type(rref, type, parked.from, parked.type));
-      }
-      step.send(parked.from, ChildAccept{rref, parked_fork});
+      const absl::Status wrong = !opened ? wrong_key_error(rref, parked.from)
+                                 : parked.type == entry.type
+                                     ? absl::OkStatus()
+                                     : wrong_type(rref, entry.type, parked.from, parked.type);
+      if (!wrong.ok()) step.decide(parked.waiter, wrong);
+      step.confirm(Handle{rref, {}}, wrong.ok() ? parked.waiter : std::nullopt);  // all are one
+      step.send(parked.from, ChildAccept{rref, fork});
+    } else if (!opened) {
+      step.send(parked.from, ForkReject{rref, fork, RejectReason::kWrongKey});
+    } else if (entry.forks.contains(fork)) {
+      step.send(parked.from, ForkReject{rref, fork, RejectReason::kNotTheHolder});
     } else {
-      list(entry, parked_fork, parked.from);
-      step.send(parked.from, ForkAccept{rref, parked_fork});
+      list(entry, fork, parked.from);
+      step.send(parked.from, ForkAccept{rref, fork});
     }
   }
   entry.parked.clear();
-  return Acceptance::kRun;
+  for (auto fetch = entry.fetches.begin(); fetch != entry.fetches.end();) {
+    const auto [ticket, parked] = *fetch;
+    if (opens(entry, parked.from, parked.key)) {
+      ++fetch;
+      continue;
+    }
+    step.add(FetchFailed{ticket, rref, wrong_key_error(rref, parked.from)});
+    unpark(parked.from);
+    --parked_fetches_;
+    fetch = entry.fetches.erase(fetch);
+  }
 }
 
 bool OwnerTable::set_value(RRefId rref, absl::Status result, Step& step) {
@@ -74,8 +100,8 @@ bool OwnerTable::set_value(RRefId rref, absl::Status result, Step& step) {
   Entry& entry = it->second;
   entry.value = result.ok() ? Value::kReady : Value::kFailed;
   entry.error = std::move(result);
-  for (const auto& [ticket, from] : entry.fetches) {
-    unpark(from);
+  for (const auto& [ticket, parked] : entry.fetches) {
+    unpark(parked.from);
     --parked_fetches_;
     if (entry.error.ok()) {
       step.add(FetchReady{ticket, rref});
@@ -94,7 +120,7 @@ absl::StatusOr<Reference> OwnerTable::lend(RRefId rref, ForkId fork, WorkerId to
     return lost(rref, RejectReason::kFreed);
   }
   if (!WEFT_BREAK(passed_fork_not_listed)) list(it->second, fork, to);
-  return Reference{self_, rref, fork, ForkId(), it->second.type};
+  return Reference{self_, rref, fork, ForkId(), it->second.type, it->second.key};
 }
 
 // BN5. The holder gets the fork as confirmed and sends no request. So only the holder knows whether
@@ -139,6 +165,7 @@ Received OwnerTable::receive(const Reference& reference, std::optional<WaiterId>
     return refuse(lost(rref, refusal(rref, reference.fork, step)));
   }
   if (created) {
+    if (!opens(it->second, from, reference.key)) return refuse(wrong_key_error(rref, from));
     if (it->second.type != reference.type) {
       return refuse(wrong_type(rref, it->second.type, from, reference.type));
     }
@@ -150,13 +177,14 @@ Received OwnerTable::receive(const Reference& reference, std::optional<WaiterId>
   // The reference came before the creation. Its handle counts at once, and keeps the placeholder.
   if (!park(from)) return refuse(lost(rref, RejectReason::kOverloaded));
   it = placeholder(rref);
-  ++it->second.handles;
-  if (it->second.parked.emplace(reference.fork, ParkedFork{from, true, waiter, reference.type})
-          .second) {
-    ++parked_forks_;
-  } else {
+  const ParkedFork parked{from, true, waiter, reference.type, reference.key};
+  if (!it->second.parked.emplace(std::pair(reference.fork, from), parked).second) {
     unpark(from);
+    return refuse(
+        absl::AlreadyExistsError(absl::StrCat(reference.fork.to_string(), " was received before")));
   }
+  ++parked_forks_;
+  ++it->second.handles;
   return {handle, absl::OkStatus()};
 }
 
@@ -185,8 +213,12 @@ void OwnerTable::drop_all_handles(Step& step) {
   }
 }
 
-void OwnerTable::fetch(WorkerId from, RRefId rref, FetchTicket ticket, Step& step) {
+void OwnerTable::fetch(WorkerId from, RRefId rref, RRefKey key, FetchTicket ticket, Step& step) {
   auto it = entries_.find(rref);
+  if (it != entries_.end() && it->second.created && !opens(it->second, from, key)) {
+    step.add(FetchFailed{ticket, rref, wrong_key_error(rref, from)});
+    return;
+  }
   if (it != entries_.end() && it->second.value == Value::kReady) {
     step.add(FetchReady{ticket, rref});
     return;
@@ -207,7 +239,7 @@ void OwnerTable::fetch(WorkerId from, RRefId rref, FetchTicket ticket, Step& ste
     return;
   }
   if (it == entries_.end()) it = placeholder(rref);
-  if (it->second.fetches.emplace(ticket, from).second) {
+  if (it->second.fetches.emplace(ticket, ParkedFetch{from, key}).second) {
     ++parked_fetches_;
   } else {
     unpark(from);
@@ -219,7 +251,7 @@ void OwnerTable::cancel_fetch(RRefId rref, FetchTicket ticket, Step& step) {
   if (it == entries_.end()) return;
   auto fetch = it->second.fetches.find(ticket);
   if (fetch == it->second.fetches.end()) return;
-  unpark(fetch->second);
+  unpark(fetch->second.from);
   --parked_fetches_;
   it->second.fetches.erase(fetch);
   settle(it, step);
@@ -229,7 +261,7 @@ void OwnerTable::cancel_fetch(RRefId rref, FetchTicket ticket, Step& step) {
 bool OwnerTable::on_fork_request(WorkerId from, const ForkRequest& message, Step& step) {
   const auto refuse = [&](RejectReason reason) {
     const absl::Status* error =
-        reason == RejectReason::kNotCreated ? creation_error(message.rref) : nullptr;
+        reason == RejectReason::kNotCreated ? creation_errors_.find(message.rref) : nullptr;
     step.send(from, ForkReject{message.rref, message.fork, reason,
                                error != nullptr ? *error : absl::OkStatus()});
   };
@@ -244,7 +276,8 @@ bool OwnerTable::on_fork_request(WorkerId from, const ForkRequest& message, Step
       step.send(from, ForkAccept{message.rref, message.fork});  // B7: a repeat
       return true;
     }
-    if (it->second.parked.contains(message.fork)) return true;  // B7: a repeat that waits already
+    if (it->second.parked.contains({message.fork, from}))
+      return true;  // B7: a repeat that waits already
   }
   const bool created = it != entries_.end() && it->second.created;
   if (ended(message.fork, step) || (!created && ended(message.rref, step))) {
@@ -252,6 +285,10 @@ bool OwnerTable::on_fork_request(WorkerId from, const ForkRequest& message, Step
     return true;
   }
   if (created) {
+    if (!opens(it->second, from, message.key)) {
+      refuse(RejectReason::kWrongKey);
+      return false;
+    }
     list(it->second, message.fork, from);
     step.send(from, ForkAccept{message.rref, message.fork});
     return true;
@@ -260,7 +297,8 @@ bool OwnerTable::on_fork_request(WorkerId from, const ForkRequest& message, Step
     refuse(RejectReason::kOverloaded);
     return true;
   }
-  placeholder(message.rref)->second.parked[message.fork] = ParkedFork{from, false, {}, {}};
+  placeholder(message.rref)->second.parked[{message.fork, from}] =
+      ParkedFork{from, false, {}, {}, message.key};
   ++parked_forks_;
   return true;
 }
@@ -294,7 +332,7 @@ bool OwnerTable::on_cancel_fork(WorkerId from, const CancelFork& message, Step& 
   auto it = entries_.find(message.rref);
   const bool created = it != entries_.end() && it->second.created;
   const bool registered = it != entries_.end() && (it->second.forks.contains(message.fork) ||
-                                                   it->second.parked.contains(message.fork));
+                                                   it->second.has_parked(message.fork));
   if (!registered) {
     if (!message.creation) {
       if (created || !ended(message.rref, step)) {
@@ -302,12 +340,13 @@ bool OwnerTable::on_cancel_fork(WorkerId from, const CancelFork& message, Step& 
       }
     } else if (!created) {
       if (!message.error.ok() && !ended(message.rref, step)) {
-        remember_error(message.rref, message.error);
+        creation_errors_.add(message.rref, message.error);
       }
       if (it != entries_.end() && !WEFT_BREAK(cancelled_creation_keeps_waiting)) {
         refuse_placeholder(it,
-                           creation_error(message.rref) != nullptr ? RejectReason::kNotCreated
-                                                                   : RejectReason::kWithdrawn,
+                           creation_errors_.find(message.rref) != nullptr
+                               ? RejectReason::kNotCreated
+                               : RejectReason::kWithdrawn,
                            step);
       }
       add_tombstone(message.rref.creator, message.rref.number, step);
@@ -369,7 +408,7 @@ void OwnerTable::peer_dead(WorkerId worker, Step& step) {
       }
     }
     for (auto fetch = entry.fetches.begin(); fetch != entry.fetches.end();) {
-      if (fetch->second == worker) {
+      if (fetch->second.from == worker) {
         step.add(FetchFailed{fetch->first, rref, gone});
         unpark(worker);
         --parked_fetches_;
@@ -399,7 +438,7 @@ void OwnerTable::close(Step& step) {
   parked_.clear();
   read_while_recalled_.clear();
   holders_.clear();
-  errors_.clear();
+  creation_errors_.clear();
   parked_forks_ = parked_fetches_ = 0;
 }
 
@@ -440,7 +479,7 @@ RejectReason OwnerTable::refusal(RRefId rref, ForkId fork, const Step& step) con
   const bool created = it != entries_.end() && it->second.created;
   if (!created && step.dead(rref.creator)) return RejectReason::kCreatorDied;
   if (created && step.dead(fork.creator)) return RejectReason::kCreatorDied;
-  if (!created && creation_error(rref) != nullptr) return RejectReason::kNotCreated;
+  if (!created && creation_errors_.find(rref) != nullptr) return RejectReason::kNotCreated;
   return created ? RejectReason::kWithdrawn : RejectReason::kFreed;
 }
 
@@ -487,16 +526,14 @@ void OwnerTable::refuse_placeholders(WorkerId creator, uint64_t below, Step& ste
     refuse_placeholder(
         it, step.dead(creator) ? RejectReason::kCreatorDied : RejectReason::kWithdrawn, step);
   }
-  if (auto errors = errors_.find(creator); errors != errors_.end()) {
-    errors->second.erase(errors->second.begin(), errors->second.lower_bound(below));
-    if (errors->second.empty()) errors_.erase(errors);
-  }
+  creation_errors_.forget_below(creator, below);
 }
 
 void OwnerTable::refuse_placeholder(Entries::iterator it, RejectReason reason, Step& step) {
   const RRefId rref = it->first;
   const absl::Status status = lost(rref, reason);
-  for (const auto& [fork, parked] : it->second.parked) {
+  for (const auto& [key, parked] : it->second.parked) {
+    const ForkId fork = key.first;
     unpark(parked.from);
     --parked_forks_;
     if (parked.is_reference) {
@@ -547,8 +584,8 @@ void OwnerTable::settle(Entries::iterator it, Step& step) {
 }
 
 void OwnerTable::fail_fetches(Entry& entry, RRefId rref, const absl::Status& status, Step& step) {
-  for (const auto& [ticket, from] : entry.fetches) {
-    unpark(from);
+  for (const auto& [ticket, parked] : entry.fetches) {
+    unpark(parked.from);
     --parked_fetches_;
     step.add(FetchFailed{ticket, rref, status});
   }
@@ -556,23 +593,8 @@ void OwnerTable::fail_fetches(Entry& entry, RRefId rref, const absl::Status& sta
 }
 
 absl::Status OwnerTable::lost(RRefId rref, RejectReason reason) const {
-  if (reason == RejectReason::kNotCreated) return *creation_error(rref);
+  if (reason == RejectReason::kNotCreated) return *creation_errors_.find(rref);
   return rref_lost_error(rref, self_, to_string(reason));
-}
-
-void OwnerTable::remember_error(RRefId rref, absl::Status error) {
-  std::map<uint64_t, absl::Status>& errors = errors_[rref.creator];
-  const auto added = errors.emplace(rref.number, std::move(error)).first;
-  if (errors.size() <= std::max<size_t>(limits_.errors_per_creator, 1)) return;
-  // Not the new one, even if it is the oldest: the references that wait get this error next.
-  errors.erase(errors.begin() == added ? std::next(added) : errors.begin());
-}
-
-const absl::Status* OwnerTable::creation_error(RRefId rref) const {
-  const auto errors = errors_.find(rref.creator);
-  if (errors == errors_.end()) return nullptr;
-  const auto found = errors->second.find(rref.number);
-  return found == errors->second.end() ? nullptr : &found->second;
 }
 
 }  // namespace weft::rref_internal

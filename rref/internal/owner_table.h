@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "weft/rref/internal/creation_errors.h"
 #include "weft/rref/internal/id_ledger.h"
 #include "weft/rref/internal/ownership_step.h"
 
@@ -31,11 +32,13 @@ enum class Acceptance {
 class OwnerTable {
  public:
   OwnerTable(WorkerId self, const OwnershipLimits& limits)
-      : self_(self), limits_(limits), ledger_(limits.tombstones_per_creator) {}
+      : self_(self),
+        limits_(limits),
+        ledger_(limits.tombstones_per_creator),
+        creation_errors_(limits.errors_per_creator) {}
 
-  void own(RRefId rref, TypeTag type);
-  Acceptance accept_creation(WorkerId from, RRefId rref, ForkId fork, const TypeTag& type,
-                             Step& step);
+  void own(RRefId rref, TypeTag type, RRefKey key);
+  Acceptance accept_creation(WorkerId from, const Creation& creation, Step& step);
   bool set_value(RRefId rref, absl::Status result, Step& step);
 
   // Registers a fork for worker `to` before its carrier leaves (cases 3 and 6).
@@ -46,7 +49,7 @@ class OwnerTable {
   void drop(RRefId rref, Step& step);
   void drop_all_handles(Step& step);
 
-  void fetch(WorkerId from, RRefId rref, FetchTicket ticket, Step& step);
+  void fetch(WorkerId from, RRefId rref, RRefKey key, FetchTicket ticket, Step& step);
   void cancel_fetch(RRefId rref, FetchTicket ticket, Step& step);
 
   // Each returns false if the sender may not send this about that fork; then nothing has changed.
@@ -84,16 +87,28 @@ class OwnerTable {
     bool is_reference = false;  // true: a reference sent to this worker; false: a FORK_REQUEST
     std::optional<WaiterId> waiter;
     TypeTag type;  // set for a reference only
+    RRefKey key = 0;
+  };
+  struct ParkedFetch {
+    WorkerId from;
+    RRefKey key = 0;
   };
   struct Entry {
     bool created = false;
     Value value = Value::kNone;
     TypeTag type;
+    RRefKey key = 0;
     absl::Status error;
     uint64_t handles = 0;
     std::map<ForkId, Fork> forks;
-    std::map<ForkId, ParkedFork> parked;
-    std::map<FetchTicket, WorkerId> fetches;
+    // By the fork and its sender. Any worker may name any fork, so that the request of one must not
+    // take the place of another's.
+    std::map<std::pair<ForkId, WorkerId>, ParkedFork> parked;
+    bool has_parked(ForkId fork) const {
+      const auto first = parked.lower_bound({fork, WorkerId()});
+      return first != parked.end() && first->first.first == fork;
+    }
+    std::map<FetchTicket, ParkedFetch> fetches;
   };
   using Entries = std::map<RRefId, Entry>;
 
@@ -103,6 +118,11 @@ class OwnerTable {
   bool ended(const Id& id, const Step& step) const {
     return id.creator == self_ || step.dead(id.creator) || ledger_.ended(id.creator, id.number);
   }
+  // Whether `from` may use an RRef that is created, with this key. This worker needs no key.
+  bool opens(const Entry& entry, WorkerId from, RRefKey key) const {
+    return from == self_ || key == entry.key;
+  }
+  void decide_parked(Entries::iterator it, Step& step);
   RejectReason refusal(RRefId rref, ForkId fork, const Step& step) const;
   std::vector<RRefId> listed() const;
   Entries::iterator placeholder(RRefId rref);
@@ -116,8 +136,6 @@ class OwnerTable {
   void settle(Entries::iterator it, Step& step);
   void fail_fetches(Entry& entry, RRefId rref, const absl::Status& status, Step& step);
   absl::Status lost(RRefId rref, RejectReason reason) const;
-  void remember_error(RRefId rref, absl::Status error);
-  const absl::Status* creation_error(RRefId rref) const;
 
   const WorkerId self_;
   const OwnershipLimits limits_;
@@ -130,9 +148,7 @@ class OwnerTable {
   // with DELETE_ACK.
   std::map<ForkId, WorkerId> read_while_recalled_;
   std::map<WorkerId, uint64_t> holders_;  // number of listed forks, by holder
-  // Why creations failed, by creator and number, for references that come late. An error is kept as
-  // long as the tombstone of its RRef, unless `errors_per_creator` is passed.
-  std::map<WorkerId, std::map<uint64_t, absl::Status>> errors_;
+  CreationErrors creation_errors_;
   uint64_t parked_forks_ = 0;
   uint64_t parked_fetches_ = 0;
 };

@@ -9,13 +9,13 @@
 
 namespace weft::rref_internal {
 
-OwnershipCore::OwnershipCore(WorkerId self, OwnershipLimits limits)
-    : self_(self), ids_(self), owned_(self, limits), used_(self, limits, ids_) {}
+OwnershipCore::OwnershipCore(WorkerId self, KeySource keys, OwnershipLimits limits)
+    : self_(self), ids_(self, std::move(keys)), owned_(self, limits), used_(self, limits, ids_) {}
 
 absl::StatusOr<Handle> OwnershipCore::own(TypeTag type) {
   if (absl::Status open = check_open(); !open.ok()) return open;
   const RRefId rref = ids_.rref();
-  owned_.own(rref, std::move(type));
+  owned_.own(rref, std::move(type), ids_.key(rref));
   return Handle{rref, ForkId()};
 }
 
@@ -35,14 +35,13 @@ bool OwnershipCore::creation_failed(ForkId fork, absl::Status status, Actions& o
   return used_.creation_failed(fork, status, event);
 }
 
-Acceptance OwnershipCore::accept_creation(WorkerId from, RRefId rref, ForkId fork,
-                                          const TypeTag& type, Actions& out) {
+Acceptance OwnershipCore::accept_creation(WorkerId from, const Creation& creation, Actions& out) {
   if (incarnations_.dead(from) || from == self_) {
     ++stale_messages_;
     return Acceptance::kRefused;
   }
   Step event = step(out);
-  return owned_.accept_creation(from, rref, fork, type, event);
+  return owned_.accept_creation(from, creation, event);
 }
 
 bool OwnershipCore::set_value(RRefId rref, absl::Status result, Actions& out) {
@@ -115,7 +114,8 @@ void OwnershipCore::drop(const Handle& handle, Actions& out) {
   }
 }
 
-void OwnershipCore::fetch(WorkerId from, RRefId rref, FetchTicket ticket, Actions& out) {
+void OwnershipCore::fetch(WorkerId from, RRefId rref, RRefKey key, FetchTicket ticket,
+                          Actions& out) {
   Step event = step(out);
   if (incarnations_.dead(from)) {
     ++stale_messages_;
@@ -123,7 +123,7 @@ void OwnershipCore::fetch(WorkerId from, RRefId rref, FetchTicket ticket, Action
                           absl::UnavailableError(absl::StrCat(from.to_string(), " is dead"))});
     return;
   }
-  owned_.fetch(from, rref, ticket, event);
+  owned_.fetch(from, rref, key, ticket, event);
 }
 
 void OwnershipCore::cancel_fetch(RRefId rref, FetchTicket ticket, Actions& out) {

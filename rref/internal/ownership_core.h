@@ -11,7 +11,7 @@
 //
 // Thread safety: none; the driver's lock guards it.
 // Errors: RRefLost (is_rref_lost), FailedPrecondition (shutting down), Unavailable (dead worker),
-// InvalidArgument (a malformed reference, or one of another type).
+// InvalidArgument (a malformed reference, or one of another type), PermissionDenied (a wrong key).
 // Protocol: docs/rref_protocol.md.
 #pragma once
 
@@ -27,7 +27,7 @@ namespace weft::rref_internal {
 
 class OwnershipCore {
  public:
-  explicit OwnershipCore(WorkerId self, OwnershipLimits limits = {});
+  OwnershipCore(WorkerId self, KeySource keys, OwnershipLimits limits = {});
   OwnershipCore(const OwnershipCore&) = delete;
   OwnershipCore& operator=(const OwnershipCore&) = delete;
 
@@ -48,8 +48,7 @@ class OwnershipCore {
   bool creation_failed(ForkId fork, absl::Status status, Actions& out);
 
   // At the owner: a creation call has arrived. Call it before the function runs.
-  Acceptance accept_creation(WorkerId from, RRefId rref, ForkId fork, const TypeTag& type,
-                             Actions& out);
+  Acceptance accept_creation(WorkerId from, const Creation& creation, Actions& out);
 
   // At the owner: the function returned (OK) or threw. The error is kept and given to every fetch.
   // Returns false if nobody wants the value any more; then the driver destroys it.
@@ -79,8 +78,9 @@ class OwnershipCore {
   // ---- Values ----
 
   // At the owner: worker `from`, which may be this one, wants the value. FetchReady or FetchFailed
-  // follows, in these actions or later; after cancel_fetch neither does.
-  void fetch(WorkerId from, RRefId rref, FetchTicket ticket, Actions& out);
+  // follows, in these actions or later; after cancel_fetch neither does. PermissionDenied: another
+  // worker's `key` is not the RRef's.
+  void fetch(WorkerId from, RRefId rref, RRefKey key, FetchTicket ticket, Actions& out);
   void cancel_fetch(RRefId rref, FetchTicket ticket, Actions& out);
 
   // ---- The group ----
@@ -111,6 +111,8 @@ class OwnershipCore {
   // Whether the owner has confirmed the handle. For an owned handle: whether the value's entry was
   // created and has not ended.
   bool confirmed(const Handle& handle) const;
+  // The key of a fork that is held here; 0 for other handles. The owner needs none.
+  RRefKey key_of(const Handle& handle) const { return used_.key_of(handle.fork); }
   OwnershipGauges gauges() const;
   // Appends three kinds of workers: those that hold forks of values here, those that own values to
   // which this worker refers, and those whose creations are still awaited here. A worker may appear

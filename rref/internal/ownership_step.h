@@ -14,17 +14,19 @@
 
 namespace weft::rref_internal {
 
-// Numbers the RRefs and forks that this incarnation makes. One counter serves both, so that one
-// watermark covers both.
+// Numbers the RRefs and forks that this incarnation makes, and makes the keys of the RRefs. One
+// counter serves both, so that one watermark covers both.
 class IdSource {
  public:
-  explicit IdSource(WorkerId self) : self_(self) {}
+  IdSource(WorkerId self, KeySource keys) : self_(self), keys_(std::move(keys)) {}
+  RRefKey key(RRefId rref) const { return keys_(rref); }
   RRefId rref() { return {self_, next_++}; }
   ForkId fork() { return {self_, next_++}; }
   uint64_t next() const { return next_; }
 
  private:
   const WorkerId self_;
+  const KeySource keys_;
   uint64_t next_ = 1;
 };
 

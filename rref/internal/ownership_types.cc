@@ -45,6 +45,13 @@ absl::Status rref_lost_error(RRefId rref, WorkerId worker, std::string_view why)
   return with_ran(std::move(status), Ran::kNo);
 }
 
+absl::Status wrong_key_error(RRefId rref, WorkerId from) {
+  return with_ran(
+      absl::PermissionDeniedError(absl::StrCat(from.to_string(), " has no reference to ",
+                                               rref.to_string(), ": it sent another key")),
+      Ran::kNo);
+}
+
 std::optional<WorkerId> rref_lost_to(const absl::Status& status) {
   const auto worker = status.GetPayload(kLostUrl);
   uint64_t bits = 0;
@@ -68,6 +75,8 @@ std::string_view to_string(RejectReason reason) {
       return "another worker holds this fork";
     case RejectReason::kNotCreated:
       return "its creation failed";
+    case RejectReason::kWrongKey:
+      return "the request has another key than the RRef";
   }
   return "unknown reason";
 }

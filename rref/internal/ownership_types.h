@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <variant>
@@ -22,6 +23,12 @@ struct TypeTag {
   friend bool operator==(const TypeTag&, const TypeTag&) = default;
 };
 
+// A random number that its creator chooses for an RRef. Each reference carries it, and the owner
+// lets nobody use the value without it. So a worker cannot reach a value by guessing its RRef id.
+using RRefKey = uint64_t;
+// Makes the key of a new RRef. Nobody may be able to predict it.
+using KeySource = std::function<RRefKey(RRefId rref)>;
+
 // One reference as this worker holds it. The owner's own handles have no fork.
 struct Handle {
   RRefId rref;
@@ -38,7 +45,25 @@ struct Reference {
   ForkId fork;    // the receiver's new fork
   ForkId parent;  // the sender's fork; none if the sender is the owner
   TypeTag type;
+  RRefKey key = 0;
   friend bool operator==(const Reference&, const Reference&) = default;
+};
+
+// A call whose result stays with the callee.
+struct Creation {
+  RRefId rref;
+  ForkId fork;
+  TypeTag type;
+  RRefKey key = 0;
+  friend bool operator==(const Creation&, const Creation&) = default;
+};
+
+// The object of a method call or a fetch.
+struct Target {
+  RRefId rref;
+  TypeTag type;
+  RRefKey key = 0;
+  friend bool operator==(const Target&, const Target&) = default;
 };
 
 // ---- Control messages. Any of them may come twice and in any order (B6, B7). ----
@@ -51,6 +76,7 @@ struct ForkRequest {  // user to owner: register my fork
   RRefId rref;
   ForkId fork;
   uint64_t settled_below = 0;
+  RRefKey key = 0;
 };
 struct ForkAccept {  // owner to user: your fork protects the value from now on
   RRefId rref;
@@ -63,6 +89,7 @@ enum class RejectReason : uint8_t {
   kOverloaded = 4,    // too much waits here for this worker
   kNotTheHolder = 5,  // another worker holds this fork
   kNotCreated = 6,    // its creation failed; the message says why
+  kWrongKey = 7,      // the request has another key than the RRef
 };
 struct ForkReject {  // owner to user: your fork protects nothing; it ends with RRefLost or `error`
   RRefId rref;
@@ -191,6 +218,8 @@ struct Leak {
 // own, and the status says that nothing ran. `worker` is the worker whose death or decision ended
 // the reference.
 absl::Status rref_lost_error(RRefId rref, WorkerId worker, std::string_view why);
+// PermissionDenied: worker `from` has named this RRef with another key than its own.
+absl::Status wrong_key_error(RRefId rref, WorkerId from);
 // The `worker` of an RRefLost that was made here. Empty for any other error, also for an RRefLost
 // of another worker: the payload does not travel.
 std::optional<WorkerId> rref_lost_to(const absl::Status& status);

@@ -127,7 +127,7 @@ rpc_internal::Outgoing open_call_on(const RRefHandlePtr& handle, const CallOptio
     return call;
   }
   call = rpc_internal::open_call((*driver)->runtime(), handle->owner(), options);
-  call.request.target = encode(Target{handle->rref(), handle->type()});
+  call.request.target = encode(handle->target());
   call.request.target_holder = handle;
   return call;
 }

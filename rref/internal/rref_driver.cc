@@ -6,6 +6,7 @@
 #include "weft/base/faults/fail_point.h"
 #include "weft/base/log.h"
 #include "weft/base/status.h"
+#include "weft/rref/internal/key_maker.h"
 #include "weft/rref/internal/rref_wire.h"
 
 namespace weft::rref_internal {
@@ -194,7 +195,8 @@ RRefDriver::RRefDriver(rpc_internal::Agent& agent, Executor& executor, Ownership
       executor_(executor),
       self_(agent.self().id),
       name_(agent.self().name),
-      core_(self_, limits) {}
+      core_(
+          self_, [keys = std::make_shared<KeyMaker>()](RRefId) { return keys->next(); }, limits) {}
 
 RRefDriver::~RRefDriver() { close(); }
 
@@ -311,7 +313,7 @@ absl::StatusOr<std::shared_ptr<ObjectSlot>> RRefDriver::accept_creation(WorkerId
     Event event(*this);
     if (ended_) return check_open();
     if (from != self_) {
-      acceptance = core_.accept_creation(from, made.rref, made.fork, made.type, event.actions);
+      acceptance = core_.accept_creation(from, made, event.actions);
     } else if (own_creations_.erase(made.rref) > 0) {
       acceptance = Acceptance::kRun;
     }
@@ -350,7 +352,7 @@ absl::StatusOr<RRefHandlePtr> RRefDriver::own(Object object) {
 }
 
 absl::StatusOr<RRefDriver::Created> RRefDriver::create(WorkerId owner, const TypeInfo& type) {
-  Creation creation{{}, {}, tag_of(type)};
+  Creation creation{{}, {}, tag_of(type), 0};
   absl::StatusOr<Handle> handle = absl::UnknownError("not created");
   RRefHandlePtr made;
   {
@@ -360,6 +362,7 @@ absl::StatusOr<RRefDriver::Created> RRefDriver::create(WorkerId owner, const Typ
     if (handle.ok()) {
       if (owner == self_) own_creations_.insert(handle->rref);
       made = add_handle(*handle, owner, creation.type);
+      creation.key = made->key();
     }
   }
   // Unavailable: the owner is dead. The core knows only its id.
@@ -387,14 +390,14 @@ void RRefDriver::creation_failed(const Handle& handle, WorkerId owner, absl::Sta
 
 // ---- Values ----
 
-uint64_t RRefDriver::fetch(WorkerId from, RRefId rref, ObjectHandler then) {
+uint64_t RRefDriver::fetch(WorkerId from, RRefId rref, RRefKey key, ObjectHandler then) {
   absl::Status closed;
   {
     Event event(*this);
     if (!ended_) {
       const FetchTicket ticket = next_ticket_++;
       fetches_.emplace(ticket, Fetch{rref, std::move(then)});
-      core_.fetch(from, rref, ticket, event.actions);
+      core_.fetch(from, rref, key, ticket, event.actions);
       return ticket;
     }
     closed = check_open();
@@ -410,8 +413,9 @@ uint64_t RRefDriver::resolve_target(WorkerId from, std::string_view target, Obje
     return 0;
   }
   const RRefId rref = wanted->rref;
+  const RRefKey key = wanted->key;
   return fetch(
-      from, rref,
+      from, rref, key,
       [wanted = *std::move(wanted), then = std::move(then)](absl::StatusOr<Object> object) mutable {
         // Check the type before anybody casts the object: a peer may claim any type.
         if (object.ok() && (object->type == nullptr || object->type->hash != wanted.type.hash)) {
@@ -463,7 +467,8 @@ RRefHandlePtr RRefDriver::add_handle(const Handle& handle, WorkerId owner, TypeT
   HandleState& state = handles_[handle];
   ++state.handles;
   if (core_.confirmed(handle)) state.decided = true;
-  return std::make_shared<RRefHandle>(weak_from_this(), handle, owner, std::move(type));
+  Target target{handle.rref, std::move(type), core_.key_of(handle)};
+  return std::make_shared<RRefHandle>(weak_from_this(), handle, owner, std::move(target));
 }
 
 void RRefDriver::release(const Handle& handle) {

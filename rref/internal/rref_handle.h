@@ -23,8 +23,8 @@ class RRefDriver;
 
 class RRefHandle final : public AnyReference {
  public:
-  RRefHandle(std::weak_ptr<RRefDriver> driver, Handle handle, WorkerId owner, TypeTag type)
-      : driver_(std::move(driver)), handle_(handle), owner_(owner), type_(std::move(type)) {}
+  RRefHandle(std::weak_ptr<RRefDriver> driver, Handle handle, WorkerId owner, Target target)
+      : driver_(std::move(driver)), handle_(handle), owner_(owner), target_(std::move(target)) {}
   ~RRefHandle() override;
   RRefHandle(const RRefHandle&) = delete;
   RRefHandle& operator=(const RRefHandle&) = delete;
@@ -33,7 +33,10 @@ class RRefHandle final : public AnyReference {
   RRefId rref() const { return handle_.rref; }
   WorkerId owner() const { return owner_; }
   bool is_owner() const { return handle_.owned(); }
-  const TypeTag& type() const { return type_; }
+  const TypeTag& type() const { return target_.type; }
+  RRefKey key() const { return target_.key; }
+  // A call on the object carries this.
+  const Target& target() const { return target_; }
 
   // The driver of the worker that it belongs to, if the reference may be used; else why not.
   absl::StatusOr<std::shared_ptr<RRefDriver>> driver() const;
@@ -46,7 +49,7 @@ class RRefHandle final : public AnyReference {
   const std::weak_ptr<RRefDriver> driver_;  // weak: an RRef may outlive its worker
   const Handle handle_;
   const WorkerId owner_;
-  const TypeTag type_;
+  const Target target_;
 };
 using RRefHandlePtr = std::shared_ptr<RRefHandle>;  // shared by the copies of one RRef
 

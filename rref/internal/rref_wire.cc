@@ -77,6 +77,7 @@ struct Encoder {
   void operator()(const ForkRequest& m) {
     put_ids(m, out.mutable_fork_request());
     out.mutable_fork_request()->set_settled_below(m.settled_below);
+    out.mutable_fork_request()->set_key(m.key);
   }
   void operator()(const ForkAccept& m) { put_ids(m, out.mutable_fork_accept()); }
   void operator()(const ForkReject& m) {
@@ -144,7 +145,7 @@ absl::StatusOr<Message> decode_reject(const wire::RRefMessage::ForkReject& in) {
   WEFT_RETURN_IF_ERROR(get_ids("ForkReject", in, out));
   const int reason = in.reason();
   if (reason < static_cast<int>(RejectReason::kFreed) ||
-      reason > static_cast<int>(RejectReason::kNotCreated)) {
+      reason > static_cast<int>(RejectReason::kWrongKey)) {
     return bad("ForkReject", "reason", "unknown");
   }
   out.reason = static_cast<RejectReason>(reason);
@@ -169,6 +170,7 @@ std::string encode(const Reference& reference) {
   out.set_owner(reference.owner.bits());
   if (reference.parent.valid()) put(reference.parent, out.mutable_parent());
   put(reference.type, out.mutable_type());
+  out.set_key(reference.key);
   return out.SerializeAsString();
 }
 
@@ -176,6 +178,7 @@ std::string encode(const Creation& creation) {
   wire::RRefCreation out;
   put_ids(creation, &out);
   put(creation.type, out.mutable_type());
+  out.set_key(creation.key);
   return out.SerializeAsString();
 }
 
@@ -183,6 +186,7 @@ std::string encode(const Target& target) {
   wire::RRefTarget out;
   put(target.rref, out.mutable_rref());
   put(target.type, out.mutable_type());
+  out.set_key(target.key);
   return out.SerializeAsString();
 }
 
@@ -194,6 +198,7 @@ absl::StatusOr<Message> decode_message(std::string_view bytes) {
       ForkRequest out;
       WEFT_RETURN_IF_ERROR(get_ids("ForkRequest", in.fork_request(), out));
       out.settled_below = in.fork_request().settled_below();
+      out.key = in.fork_request().key();
       return Message(out);
     }
     case wire::RRefMessage::kForkAccept:
@@ -235,6 +240,7 @@ absl::StatusOr<Reference> decode_reference(std::string_view bytes) {
   WEFT_RETURN_IF_ERROR(get_ids("RRefReference", in, out));
   WEFT_RETURN_IF_ERROR(get("RRefReference", "owner", in.owner(), out.owner));
   WEFT_RETURN_IF_ERROR(get("RRefReference", in.type(), out.type));
+  out.key = in.key();
   if (in.has_parent()) {
     WEFT_RETURN_IF_ERROR(get("RRefReference", "parent", in.parent(), out.parent));
   }
@@ -250,6 +256,7 @@ absl::StatusOr<Creation> decode_creation(std::string_view bytes) {
   Creation out;
   WEFT_RETURN_IF_ERROR(get_ids("RRefCreation", in, out));
   WEFT_RETURN_IF_ERROR(get("RRefCreation", in.type(), out.type));
+  out.key = in.key();
   if (out.rref.creator != out.fork.creator) {
     return bad("RRefCreation", "fork", "fork and RRef have one creator");
   }
@@ -262,6 +269,7 @@ absl::StatusOr<Target> decode_target(std::string_view bytes) {
   Target out;
   WEFT_RETURN_IF_ERROR(get("RRefTarget", "rref", in.rref(), out.rref));
   WEFT_RETURN_IF_ERROR(get("RRefTarget", in.type(), out.type));
+  out.key = in.key();
   return out;
 }
 

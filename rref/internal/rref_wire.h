@@ -18,21 +18,6 @@
 
 namespace weft::rref_internal {
 
-// A call whose result stays with the callee.
-struct Creation {
-  RRefId rref;
-  ForkId fork;
-  TypeTag type;
-  friend bool operator==(const Creation&, const Creation&) = default;
-};
-
-// The object of a method call or a fetch.
-struct Target {
-  RRefId rref;
-  TypeTag type;
-  friend bool operator==(const Target&, const Target&) = default;
-};
-
 std::string encode(const Message& message);
 std::string encode(const Reference& reference);
 std::string encode(const Creation& creation);

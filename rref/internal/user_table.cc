@@ -16,6 +16,7 @@ Handle UserTable::create(WorkerId owner, TypeTag type) {
   fork.rref = handle.rref;
   fork.owner = owner;
   fork.type = std::move(type);
+  fork.key = ids_.key(handle.rref);
   fork.creation = true;
   ++undecided_;
   issue(owner, handle.rref.number);
@@ -49,7 +50,8 @@ absl::StatusOr<Reference> UserTable::make_child(const Handle& handle, WorkerId t
   ++it->second.children;
   children_[child] = Child{it->second.rref, it->second.owner, handle.fork, to, it->second.type};
   issue(it->second.owner, child.number);
-  return Reference{it->second.owner, it->second.rref, child, handle.fork, it->second.type};
+  return Reference{it->second.owner, it->second.rref, child,
+                   handle.fork,      it->second.type, it->second.key};
 }
 
 // BN5: if the carrier may have left, the parent stays until the owner has answered CANCEL_FORK.
@@ -89,6 +91,7 @@ Received UserTable::receive(const Reference& reference, std::optional<WaiterId> 
   fork.rref = handle.rref;
   fork.owner = reference.owner;
   fork.type = reference.type;
+  fork.key = reference.key;
   fork.waiter = waiter;
   ++exposures_[fork.owner].forks;
   ++undecided_;
@@ -96,7 +99,7 @@ Received UserTable::receive(const Reference& reference, std::optional<WaiterId> 
     confirm(it, step);  // case 3: the owner listed it before the carrier left
   } else {
     step.send(fork.owner,
-              ForkRequest{fork.rref, handle.fork, settled_below(fork.owner)});  // case 4
+              ForkRequest{fork.rref, handle.fork, settled_below(fork.owner), fork.key});  // case 4
   }
   return {handle, absl::OkStatus()};
 }

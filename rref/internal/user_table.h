@@ -46,6 +46,10 @@ class UserTable {
   void close(Step& step);
 
   bool confirmed(ForkId fork) const;
+  RRefKey key_of(ForkId fork) const {
+    const auto it = forks_.find(fork);
+    return it == forks_.end() ? 0 : it->second.key;
+  }
   bool empty() const { return forks_.empty() && children_.empty(); }
   void fill(OwnershipGauges& gauges) const;
   // Appends the owners of the values to which this worker refers.
@@ -66,6 +70,7 @@ class UserTable {
     RRefId rref;
     WorkerId owner;
     TypeTag type;
+    RRefKey key = 0;
     State state = State::kPending;
     bool creation = false;  // made by remote() here
     bool dropped = false;   // no handle is left

@@ -15,7 +15,7 @@
 namespace weft::security_internal {
 namespace {
 
-absl::Status check_access(const std::string& path, const struct stat& file, Access access) {
+absl::Status check_access(const std::string& path, const struct stat& file, Readers readers) {
   if (!S_ISREG(file.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
   }
@@ -24,7 +24,7 @@ absl::Status check_access(const std::string& path, const struct stat& file, Acce
                                                     ", not to this user (", ::geteuid(),
                                                     ") or to root"));
   }
-  const bool anybody_reads = access == Access::kAnybodyReads;
+  const bool anybody_reads = readers == Readers::kEverybody;
   const mode_t readable = anybody_reads ? 0044 : file.st_uid == 0 ? 0040 : 0;
   const mode_t permissions = file.st_mode & 07777;
   if ((permissions & 0066 & ~readable) != 0) {
@@ -37,7 +37,7 @@ absl::Status check_access(const std::string& path, const struct stat& file, Acce
 
 }  // namespace
 
-absl::StatusOr<SecretBytes> read_file(const std::string& path, size_t most, Access access) {
+absl::StatusOr<SecretBytes> read_file(const std::string& path, size_t most, Readers readers) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor < 0) {
     const std::string text = absl::StrCat("cannot open ", path, ": ", std::strerror(errno));
@@ -48,7 +48,7 @@ absl::StatusOr<SecretBytes> read_file(const std::string& path, size_t most, Acce
   if (::fstat(descriptor, &file) != 0) {
     return absl::UnavailableError(absl::StrCat("cannot inspect ", path));
   }
-  WEFT_RETURN_IF_ERROR(check_access(path, file, access));
+  WEFT_RETURN_IF_ERROR(check_access(path, file, readers));
 
   const size_t expected = std::min(static_cast<size_t>(file.st_size), most);
   SecretBytes content(expected + 1);

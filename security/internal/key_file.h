@@ -14,12 +14,12 @@
 
 namespace weft::security_internal {
 
-enum class Access {
-  kPrivate,       // members of the file's group may read it if root owns it, as Kubernetes does
-  kAnybodyReads,  // certificates
+enum class Readers {
+  kOwner,      // members of the file's group may read it if root owns it, as Kubernetes does
+  kEverybody,  // certificates
 };
 
 // Only this user or root may own the file and write it.
-absl::StatusOr<SecretBytes> read_file(const std::string& path, size_t most, Access access);
+absl::StatusOr<SecretBytes> read_file(const std::string& path, size_t most, Readers readers);
 
 }  // namespace weft::security_internal

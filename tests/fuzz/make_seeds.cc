@@ -54,9 +54,9 @@ wire::Meta meta() {
   meta.set_chain_number(3);
   meta.set_chain_depth(2);
   meta.add_references(
-      encode(rref_internal::Reference{kB, {kA, 1}, {kA, 2}, {kA, 3}, {7, "at::Tensor"}}));
-  meta.set_creation(encode(rref_internal::Creation{{kA, 4}, {kA, 5}, {7, "at::Tensor"}}));
-  meta.set_target(encode(rref_internal::Target{{kA, 4}, {7, "at::Tensor"}}));
+      encode(rref_internal::Reference{kB, {kA, 1}, {kA, 2}, {kA, 3}, {7, "at::Tensor"}, 77}));
+  meta.set_creation(encode(rref_internal::Creation{{kA, 4}, {kA, 5}, {7, "at::Tensor"}, 77}));
+  meta.set_target(encode(rref_internal::Target{{kA, 4}, {7, "at::Tensor"}, 77}));
   wire::AutogradMetadata autograd;
   dist_autograd_internal::to_wire({.context = {kA, 1},
                                    .send = {kB, 2},
@@ -196,7 +196,7 @@ void add_messages(std::map<std::string, Seeds>& all) {
   const ForkId fork{kB, 2};
   Seeds& references = all["rref_messages"];
   const rref_internal::Message messages[] = {
-      rref_internal::ForkRequest{rref, fork, 3},
+      rref_internal::ForkRequest{rref, fork, 3, 77},
       rref_internal::ForkAccept{rref, fork},
       rref_internal::ForkReject{rref, fork, rref_internal::RejectReason::kWithdrawn},
       rref_internal::ChildAccept{rref, fork},
@@ -210,10 +210,10 @@ void add_messages(std::map<std::string, Seeds>& all) {
   }
   const rref_internal::TypeTag type{7, "std::vector<float>"};
   references["reference"] =
-      number(uint8_t{1}) + encode(rref_internal::Reference{kB, rref, {kA, 2}, {kA, 3}, type});
+      number(uint8_t{1}) + encode(rref_internal::Reference{kB, rref, {kA, 2}, {kA, 3}, type, 77});
   references["creation"] =
-      number(uint8_t{2}) + encode(rref_internal::Creation{rref, {kA, 2}, type});
-  references["target"] = number(uint8_t{3}) + encode(rref_internal::Target{rref, type});
+      number(uint8_t{2}) + encode(rref_internal::Creation{rref, {kA, 2}, type, 77});
+  references["target"] = number(uint8_t{3}) + encode(rref_internal::Target{rref, type, 77});
 
   const dist_autograd_internal::PassId pass{{kA, 1}, kA, 1};
   const std::vector<dist_autograd_internal::PassHistory> histories{{kA, 3, 1, {2}}};

@@ -12,7 +12,7 @@ namespace weft::rref_internal {
 CoreWorld::Worker& CoreWorld::add_worker(uint32_t index, OwnershipLimits limits) {
   Worker& worker = workers_[index];
   worker.id = {index, 1};
-  worker.core = std::make_unique<OwnershipCore>(worker.id, limits);
+  worker.core = std::make_unique<OwnershipCore>(worker.id, key_for, limits);
   return worker;
 }
 
@@ -29,7 +29,7 @@ absl::StatusOr<Handle> CoreWorld::remote(uint32_t at, uint32_t owner, const Type
   const WorkerId to = workers_.at(owner).id;
   WEFT_ASSIGN_OR_RETURN(const Handle handle, worker.core->create(to, type));
   worker.handles.push_back(handle);
-  post(worker.id, to, CreationCall{handle.rref, handle.fork, type});
+  post(worker.id, to, CreationCall{handle.rref, handle.fork, type, key_for(handle.rref)});
   return handle;
 }
 
@@ -73,13 +73,13 @@ absl::Status CoreWorld::fetch(uint32_t at, const Handle& handle, WorkerId owner)
   Worker& worker = workers_.at(at);
   const FetchTicket ticket = next_ticket_++;
   if (owner != worker.id) {
-    post(worker.id, owner, Fetch{handle.rref, ticket});
+    post(worker.id, owner, Fetch{handle.rref, worker.core->key_of(handle), ticket});
     return absl::OkStatus();
   }
   Actions actions;
   fetchers_[ticket] = worker.id;
   waiting_fetches_.emplace(ticket, handle.rref);
-  worker.core->fetch(worker.id, handle.rref, ticket, actions);
+  worker.core->fetch(worker.id, handle.rref, worker.core->key_of(handle), ticket, actions);
   perform(worker, actions);
   return absl::OkStatus();
 }
@@ -105,8 +105,7 @@ void CoreWorld::deliver(size_t position) {
   if (const auto* message = std::get_if<Message>(&packet.body)) {
     to.core->on_message(packet.from, packet.to, *message, actions);
   } else if (const auto* call = std::get_if<CreationCall>(&packet.body)) {
-    const Acceptance result =
-        to.core->accept_creation(packet.from, call->rref, call->fork, call->type, actions);
+    const Acceptance result = to.core->accept_creation(packet.from, *call, actions);
     on_accept(to, *call, result);
     if (result == Acceptance::kRun) to.unfinished.insert(call->rref);
     if (result == Acceptance::kRefused && packet.copies == 0) {
@@ -124,7 +123,7 @@ void CoreWorld::deliver(size_t position) {
   } else if (const auto* fetch = std::get_if<Fetch>(&packet.body)) {
     fetchers_[fetch->ticket] = packet.from;
     waiting_fetches_.emplace(fetch->ticket, fetch->rref);
-    to.core->fetch(packet.from, fetch->rref, fetch->ticket, actions);
+    to.core->fetch(packet.from, fetch->rref, fetch->key, fetch->ticket, actions);
   }
   perform(to, actions);
 }
@@ -183,7 +182,7 @@ void CoreWorld::kill(uint32_t at) {
 void CoreWorld::restart(uint32_t at) {
   Worker& worker = workers_.at(at);
   ++worker.id.incarnation;
-  worker.core = std::make_unique<OwnershipCore>(worker.id);
+  worker.core = std::make_unique<OwnershipCore>(worker.id, key_for);
   worker.known_dead.clear();
 }
 

@@ -21,13 +21,12 @@
 
 namespace weft::rref_internal {
 
+// The key of each RRef in these tests. No two RRefs of a test share one.
+inline RRefKey key_for(RRefId rref) { return rref.number << 8 | rref.creator.index << 4 | 7; }
+
 class CoreWorld {
  public:
-  struct CreationCall {
-    RRefId rref;
-    ForkId fork;
-    TypeTag type;
-  };
+  using CreationCall = Creation;
   struct CreationRefused {
     ForkId fork;
   };
@@ -37,6 +36,7 @@ class CoreWorld {
   };
   struct Fetch {
     RRefId rref;
+    RRefKey key = 0;
     FetchTicket ticket = 0;
   };
   struct FetchReply {

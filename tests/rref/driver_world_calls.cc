@@ -117,7 +117,9 @@ absl::StatusOr<std::vector<Reference>> DriverWorld::send(Node& at,
 }
 
 void DriverWorld::fetch(Node& at, RRefId rref, WorkerId owner) {
-  const std::string target = encode(Target{rref, {type_.hash, type_.name}});
+  const auto held = std::find_if(at.handles.begin(), at.handles.end(),
+                                 [&](const RRefHandlePtr& each) { return each->rref() == rref; });
+  const std::string target = encode((*held)->target());
   if (owner == at.id) {
     at.driver->resolve_target(at.id, target, [this, &at, rref](absl::StatusOr<Object> object) {
       event(at, What::kGives, {rref, {}}, object.status());

@@ -149,26 +149,66 @@ TEST_P(RRefTest, BelongsToOneWorkerOfTheProcess) {
             absl::StatusCode::kFailedPrecondition);
 }
 
+// What a call on the value carries.
+template <class T>
+weft::rref_internal::Target target_of(const RRef<T>& value) {
+  weft::Writer writer;
+  weft::Codec<RRef<T>>::encode(writer, value);
+  return dynamic_cast<const weft::rref_internal::RRefHandle&>(*writer.references().front())
+      .target();
+}
+
+// The answer to worker `from`, which asks worker 1 for the value behind `target`.
+absl::Status ask_for(RuntimeWorld& world, size_t from, const weft::rref_internal::Target& target) {
+  weft::RpcRuntime::CallRequest request;
+  request.to = world.id(1);
+  const weft::FunctionEntry* entry =
+      world.runtime(1)->registry().find(weft::hash64("weft.to_here"));
+  if (entry == nullptr) return absl::InternalError("no such function");
+  request.function = entry->key();
+  request.target = weft::rref_internal::encode(target);
+  auto promise = std::make_shared<weft::Promise<int>>();
+  const Future<int> answered = promise->future();
+  world.runtime(from)->call(std::move(request), [promise](absl::StatusOr<weft::Reader> reply) {
+    promise->set(reply.ok() ? absl::StatusOr<int>(0) : reply.status());
+  });
+  return answered.result().status();
+}
+
 TEST_P(RRefTest, IsOnlyUsedAsTheTypeThatItIs) {
   RuntimeWorld& world = start(2);
   const RRef<int> value = weft::remote("w1", add, 1, 2);
   ASSERT_EQ(value.to_here(), 3);
-  weft::RpcRuntime::CallRequest request;
-  request.to = world.id(1);
-  request.function = {weft::hash64("weft.wait"), 0, "weft.wait"};
-  const weft::FunctionEntry* entry = world.runtime(1)->registry().find(request.function.id);
-  ASSERT_NE(entry, nullptr);
-  request.function = entry->key();
+  weft::rref_internal::Target target = target_of(value);
+  EXPECT_EQ(ask_for(world, 0, target), absl::OkStatus());
   const weft::TypeInfo& wrong = weft::type_info_of<double>();
-  request.target = weft::rref_internal::encode(
-      weft::rref_internal::Target{value.id(), {wrong.hash, wrong.name}});
-  weft::Promise<int> promise;
-  const Future<int> answered = promise.future();
-  world.runtime(0)->call(std::move(request), [&promise](absl::StatusOr<weft::Reader> reply) {
-    promise.set(reply.status().ok() ? absl::StatusOr<int>(0) : reply.status());
-  });
-  EXPECT_EQ(answered.result().status().code(), absl::StatusCode::kInvalidArgument)
-      << answered.result().status();
+  target.type = {wrong.hash, wrong.name};
+  const absl::Status status = ask_for(world, 0, target);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+}
+
+RRef<int> make_and_give() { return weft::make_rref(8); }
+WEFT_REGISTER_FUNCTION(make_and_give);
+
+// Worker 2 guesses the numbers of RRefs that it was never given.
+TEST_P(RRefTest, IsOnlyUsedByThoseThatItWasGivenTo) {
+  RuntimeWorld& world = start(3);
+  const RRef<int> remote = weft::remote("w1", add, 1, 2);
+  ASSERT_EQ(remote.to_here(), 3);
+  const RRef<int> owned = weft::rpc_sync("w1", make_and_give);
+  for (const RRef<int>* value : {&remote, &owned}) {
+    const weft::rref_internal::Target given = target_of(*value);
+    EXPECT_EQ(ask_for(world, 0, given), absl::OkStatus());
+    for (const uint64_t guess : {uint64_t{0}, given.key + 1, given.key ^ uint64_t{1} << 63}) {
+      weft::rref_internal::Target target = given;
+      target.key = guess;
+      const absl::Status status = ask_for(world, 2, target);
+      EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
+      EXPECT_EQ(weft::ran_of(status), Ran::kNo);
+      EXPECT_THAT(status.message(), HasSubstr(value->id().to_string()));
+    }
+  }
+  EXPECT_NE(target_of(remote).key, target_of(owned).key);
 }
 
 // ---- Deaths ----

@@ -78,6 +78,7 @@ AgentWorld::AgentWorld(TransportKind kind, size_t workers, rpc_internal::CreditW
     rpc_internal::AgentOptions options;
     options.group = "test";
     options.self = node->info;
+    options.role = "default";
     options.credit = credit;
     options.connect_timeout = connect_timeout;
     node->agent =

@@ -264,7 +264,7 @@ PeerLink::Arrival PeerLink::receive(const ConnectionPtr& connection, std::vector
   }
   WEFT_FAIL_POINT("agent.frames.accepted");
   if (!answers.empty()) (void)connection->send(std::move(answers));
-  admit(arrival.arrived);
+  admit(arrival.arrived, connection->peer().role);
   WEFT_FAIL_POINT("agent.frames.admitted");
   return arrival;
 }
@@ -299,14 +299,14 @@ std::optional<PendingCall> PeerLink::take_call(uint64_t call) {
   return core_.take_call(call);
 }
 
-void PeerLink::admit(std::vector<Arrived>& arrived) {
+void PeerLink::admit(std::vector<Arrived>& arrived, const std::string& role) {
   bool any = false;
   for (Arrived& each : arrived) {
     if (each.frame.header.kind != FrameKind::kCall) continue;
     any = true;
-    auto context =
-        std::make_shared<CallContext>(environment_.clock, info_.id, info_.name,
-                                      deadline_of(each.frame.header, environment_.clock.now()));
+    auto context = std::make_shared<CallContext>(
+        environment_.clock, info_.id, info_.name,
+        deadline_of(each.frame.header, environment_.clock.now()), role);
     each.call = std::make_shared<IncomingCall>(shared_from_this(), info_.id, std::move(each.frame),
                                                std::move(context));
   }

@@ -222,7 +222,7 @@ class PeerLink : public std::enable_shared_from_this<PeerLink> {
   void put(const ConnectionPtr& connection, FrameBatch frames) ABSL_LOCKS_EXCLUDED(mutex_);
   void accept(Frame& frame, Arrival& arrival, FrameBatch& answers)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void admit(std::vector<Arrived>& arrived) ABSL_LOCKS_EXCLUDED(mutex_);
+  void admit(std::vector<Arrived>& arrived, const std::string& role) ABSL_LOCKS_EXCLUDED(mutex_);
   void arm_ack() ABSL_LOCKS_EXCLUDED(mutex_);
   void arm_deadline() ABSL_LOCKS_EXCLUDED(mutex_);
   void expire_calls() ABSL_LOCKS_EXCLUDED(mutex_);

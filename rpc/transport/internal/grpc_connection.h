@@ -56,7 +56,7 @@ struct GrpcShared {
   int accepting ABSL_GUARDED_BY(mutex) = 0;  // streams that gRPC may still accept
   // Streams whose hello came before `start`, each with the function that answers it.
   std::vector<std::pair<const GrpcStream*, std::function<void()>>> waiting ABSL_GUARDED_BY(mutex);
-  TimePoint next_refusal_log ABSL_GUARDED_BY(mutex) = TimePoint::min();
+  WarningLimit refusals;  // of workers
   uint64_t next_connection ABSL_GUARDED_BY(mutex) = std::random_device()() | 1;
 
   // Sockets that have listened in vain cannot listen again.
@@ -83,15 +83,6 @@ struct GrpcShared {
     MutexLock lock(mutex);
     accepting += more;
     changed.notify_all();
-  }
-  // Says why a worker was refused, at most once in a second.
-  void log_refusal(const std::string& worker, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex) {
-    {
-      MutexLock lock(mutex);
-      if (clock.now() < next_refusal_log) return;
-      next_refusal_log = clock.now() + std::chrono::seconds(1);
-    }
-    log_warning("worker '", worker, "' was refused: ", why.message());
   }
   // Runs `f(sink)`. Does nothing if the transport has not started or has stopped, or, unless
   // `even_stopped`, if `stop` has begun.
@@ -180,6 +171,8 @@ class GrpcConnection final : public Connection,
     finish(std::move(reason));
   }
   const PeerIdentity& peer() const override { return peer_; }
+  // At the dialling end, before anybody else knows the connection: the far end has told its role.
+  void set_peer_role(std::string role) { peer_.role = std::move(role); }
   StreamsBytes streams_of(const Frame& frame) const override ABSL_LOCKS_EXCLUDED(mutex_) {
     std::shared_ptr<GrpcStream> small, bulk;
     {
@@ -345,7 +338,7 @@ class GrpcConnection final : public Connection,
   }
 
   const GrpcSharedPtr shared_;
-  const PeerIdentity peer_;
+  PeerIdentity peer_;  // does not change once the connection is in use
   const uint64_t number_;
   mutable Mutex mutex_;
   std::shared_ptr<GrpcStream> streams_[kStreams] ABSL_GUARDED_BY(mutex_);

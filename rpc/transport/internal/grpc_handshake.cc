@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 #include <sys/socket.h>
 #include <system_error>
 #include <unistd.h>
@@ -67,8 +68,8 @@ bool was_heard(const absl::Status& status) {
 
 // Returns the error of a dial if it has to do with TLS, otherwise OK. gRPC distinguishes the cases
 // only in its error text.
-absl::Status tls_failure(const FarEndRefusal& refusal, const absl::Status& reason) {
-  const absl::Status refused = refusal.get();
+absl::Status tls_failure(const FarEnd& far_end, const absl::Status& reason) {
+  const absl::Status refused = far_end.refusal();
   if (absl::IsFailedPrecondition(refused)) return refused;
   if (!refused.ok()) return absl::UnauthenticatedError(refused.message());
   if (!absl::IsUnavailable(reason)) return absl::OkStatus();
@@ -102,9 +103,10 @@ class AcceptHandler final : public StreamHandler,
   absl::Status on_hello(GrpcStream& stream, std::string text) override {
     WEFT_ASSIGN_OR_RETURN(wire::Hello hello, parse_hello(text));
     if (shared_->tls != nullptr) {
-      const absl::Status checked = shared_->tls->check_hello(stream.far_uris(), hello.name());
+      const absl::Status checked = shared_->tls->check_hello(stream.far_uris(), hello);
       if (!checked.ok()) {
-        shared_->log_refusal(hello.name(), checked);
+        shared_->refusals.warn(
+            absl::StrCat("worker '", hello.name(), "' was refused: ", checked.message()));
         return checked;
       }
     }
@@ -204,7 +206,8 @@ class AcceptHandler final : public StreamHandler,
       auto found = accepted_->by_number.find({peer.id.bits(), hello.connection()});
       if (found != accepted_->by_number.end()) connection = found->second.lock();
       if (connection == nullptr || hello.stream() >= kStreams ||
-          connection->peer().group != peer.group || connection->peer().name != peer.name) {
+          connection->peer().group != peer.group || connection->peer().name != peer.name ||
+          connection->peer().role != peer.role) {
         refused = absl::FailedPreconditionError("a further stream of no connection");
       }
     }
@@ -276,6 +279,16 @@ absl::Status DialHandler::on_hello(GrpcStream& stream, std::string text) {
     return absl::FailedPreconditionError(
         absl::StrCat("worker '", hello->name(), "' answers there"));
   }
+  if (shared_->tls != nullptr) {
+    const std::optional<std::string> role = far_end_->role();
+    if (!role.has_value()) return absl::PermissionDeniedError("the far end shows no certificate");
+    WEFT_RETURN_IF_ERROR(check_hello_role(*role, *hello));
+  }
+  if (kind_ == kControlStream) {
+    connection_->set_peer_role(hello->role());
+  } else if (hello->role() != connection_->peer().role) {
+    return absl::PermissionDeniedError("a further stream of another role");
+  }
   open_.store(true);
   connection_->set_stream(kind_, stream.shared_from_this());
   if (auto ready = std::exchange(ready_, nullptr)) ready(absl::OkStatus());
@@ -296,7 +309,7 @@ void DialHandler::failed(absl::Status reason) {
   if (ready == nullptr) return;
   if (late_.load()) reason = absl::DeadlineExceededError("no answer before the deadline");
   const absl::Status tls =
-      shared_->tls != nullptr ? tls_failure(*refusal_, reason) : absl::OkStatus();
+      shared_->tls != nullptr ? tls_failure(*far_end_, reason) : absl::OkStatus();
   if (!tls.ok()) {
     reason = tls;
   } else if (!was_heard(reason)) {
@@ -326,7 +339,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> DialHandler::connect(const std::s
   }
   return grpc::CreateCustomChannel(
       absl::StrCat("dns:///", address),
-      shared_->tls != nullptr ? shared_->tls->for_dialling(connection_->peer().name, refusal_)
+      shared_->tls != nullptr ? shared_->tls->for_dialling(connection_->peer().name, far_end_)
                               : grpc::InsecureChannelCredentials(),
       arguments);
 }

@@ -6,10 +6,10 @@
 //
 // - InvalidArgument: there is no hello, it is larger than 8 KiB, or it cannot be parsed.
 //
-// - InvalidArgument: its name is not valid for a worker (check_worker_name), or its group or
-//   address is not printable.
+// - InvalidArgument: its name is not valid for a worker (check_worker_name), or its group,
+//   address or role is not printable.
 //
-// - PermissionDenied: it has another protocol version, or its name is not the one in the
+// - PermissionDenied: it has another protocol version, or its name or role is not the one in the
 //   certificate.
 //
 // - FailedPrecondition: another worker answers, or a further stream belongs to no connection.
@@ -98,7 +98,7 @@ class DialHandler final : public StreamHandler {
   const GrpcSharedPtr shared_;
   const GrpcConnectionPtr connection_;
   const StreamKind kind_;
-  const std::shared_ptr<FarEndRefusal> refusal_ = std::make_shared<FarEndRefusal>();
+  const std::shared_ptr<FarEnd> far_end_ = std::make_shared<FarEnd>();
   Ready ready_;
   std::weak_ptr<GrpcStream> stream_;
   std::atomic<bool> open_{false};

@@ -23,11 +23,11 @@ constexpr unsigned kLookEverySeconds = 1;
 // Checks the far end of one dial. gRPC calls it after OpenSSL has accepted the certificate.
 class FarEndVerifier final : public ExternalCertificateVerifier {
  public:
-  FarEndVerifier(CertificateName own, std::string worker, std::shared_ptr<FarEndRefusal> refusal,
+  FarEndVerifier(CertificateName own, std::string worker, std::shared_ptr<FarEnd> far_end,
                  std::shared_ptr<void> files)
       : own_(std::move(own)),
         worker_(std::move(worker)),
-        refusal_(std::move(refusal)),
+        far_end_(std::move(far_end)),
         files_(std::move(files)) {}
 
   bool Verify(TlsCustomVerificationCheckRequest* request, std::function<void(grpc::Status)>,
@@ -43,7 +43,9 @@ class FarEndVerifier final : public ExternalCertificateVerifier {
     }
     if (!refused.ok()) {
       *result = grpc::Status(grpc::StatusCode::UNAUTHENTICATED, std::string(refused.message()));
-      refusal_->set(std::move(refused));
+      far_end_->refuse(std::move(refused));
+    } else {
+      far_end_->accept(name->role);
     }
     return true;  // it is done
   }
@@ -52,7 +54,7 @@ class FarEndVerifier final : public ExternalCertificateVerifier {
  private:
   const CertificateName own_;
   const std::string worker_;
-  const std::shared_ptr<FarEndRefusal> refusal_;
+  const std::shared_ptr<FarEnd> far_end_;
   const std::shared_ptr<void> files_;  // gRPC reads them as long as it has this
 };
 
@@ -134,7 +136,7 @@ std::shared_ptr<grpc::ServerCredentials> GrpcTls::for_listening() const {
 }
 
 std::shared_ptr<grpc::ChannelCredentials> GrpcTls::for_dialling(
-    std::string worker, std::shared_ptr<FarEndRefusal> refusal) const {
+    std::string worker, std::shared_ptr<FarEnd> far_end) const {
   grpc::experimental::TlsChannelCredentialsOptions options;
   options.set_certificate_provider(provider_);
   options.watch_root_certs();
@@ -142,16 +144,25 @@ std::shared_ptr<grpc::ChannelCredentials> GrpcTls::for_dialling(
   options.set_verify_server_certs(true);
   options.set_check_call_host(false);  // the verifier checks the worker's name instead
   options.set_certificate_verifier(ExternalCertificateVerifier::Create<FarEndVerifier>(
-      own_, std::move(worker), std::move(refusal), files_));
+      own_, std::move(worker), std::move(far_end), files_));
   return grpc::experimental::TlsCredentials(options);
 }
 
 absl::Status GrpcTls::check_hello(const std::vector<std::string>& uris,
-                                  const std::string& worker) const {
+                                  const wire::Hello& hello) const {
   WEFT_ASSIGN_OR_RETURN(const CertificateName name, name_in_job(own_, uris));
-  if (name.worker == worker) return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrCat("the certificate names worker '", name.worker,
-                                                  "', but the hello names '", worker, "'"));
+  if (name.worker != hello.name()) {
+    return absl::PermissionDeniedError(absl::StrCat("the certificate names worker '", name.worker,
+                                                    "', but the hello names '", hello.name(), "'"));
+  }
+  return check_hello_role(name.role, hello);
+}
+
+absl::Status check_hello_role(const std::string& role, const wire::Hello& hello) {
+  if (role == hello.role()) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat("the certificate of worker '", hello.name(),
+                                                  "' has role '", role, "', but its hello has '",
+                                                  hello.role(), "'"));
 }
 
 }  // namespace weft::rpc_internal

@@ -6,9 +6,9 @@
 // - The dialling end checks, before it sends anything, that it has reached the worker that it
 //   dials.
 //
-// - The accepting end checks the hello (rpc/transport/hello.h): the certificate must have the same
-//   name. A check during the handshake could not tell the dialler why it is refused: with TLS 1.3
-//   the dialler sees only that the socket was closed.
+// - Both ends check the other's hello (rpc/transport/hello.h): the certificate must have the same
+//   role, and at the accepting end the same name. A check during the handshake could not tell the
+//   dialler why it is refused: with TLS 1.3 the dialler sees only that the socket was closed.
 //
 // If the identity changes, new connections use the new credentials after at most 2 s. gRPC 1.51
 // takes new ones only from files. If it finds a key beside the certificate of another, it accepts
@@ -30,26 +30,38 @@
 
 #include "absl/status/status.h"
 #include "weft/base/mutex.h"
+#include "weft/proto/weft.pb.h"
 #include "weft/security/certificates.h"
 #include "weft/security/tls_identity.h"
 
 namespace weft::rpc_internal {
 
-// Why a dialling end has refused the far end's certificate.
-class FarEndRefusal {
+// What a dialling end has seen of the far end's certificate.
+class FarEnd {
  public:
-  void set(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_) {
+  void refuse(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
-    why_ = std::move(why);
+    refusal_ = std::move(why);
   }
-  absl::Status get() const ABSL_LOCKS_EXCLUDED(mutex_) {
+  void accept(std::string role) ABSL_LOCKS_EXCLUDED(mutex_) {
     MutexLock lock(mutex_);
-    return why_;
+    role_ = std::move(role);
+  }
+  // Why the certificate was refused. OK: it was not.
+  absl::Status refusal() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    return refusal_;
+  }
+  // The role in the certificate. Nullopt: none was accepted.
+  std::optional<std::string> role() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    MutexLock lock(mutex_);
+    return role_;
   }
 
  private:
   mutable Mutex mutex_;
-  absl::Status why_ ABSL_GUARDED_BY(mutex_);
+  absl::Status refusal_ ABSL_GUARDED_BY(mutex_);
+  std::optional<std::string> role_ ABSL_GUARDED_BY(mutex_);
 };
 
 class GrpcTls {
@@ -59,13 +71,13 @@ class GrpcTls {
   ~GrpcTls();
 
   std::shared_ptr<grpc::ServerCredentials> for_listening() const;
-  // `refusal` is set if the far end has a certificate of the job, but not that of `worker`:
-  // FailedPrecondition, as if it had answered the hello. PermissionDenied: its certificate is of
-  // another job or has no valid name.
-  std::shared_ptr<grpc::ChannelCredentials> for_dialling(
-      std::string worker, std::shared_ptr<FarEndRefusal> refusal) const;
-  // PermissionDenied: a certificate with these URIs does not prove that the far end is this worker.
-  absl::Status check_hello(const std::vector<std::string>& uris, const std::string& worker) const;
+  // `far_end` learns of the certificate that the far end shows. It refuses one of the job that is
+  // not of `worker`: FailedPrecondition, as if the far end had answered the hello.
+  // PermissionDenied: the certificate is of another job or has no valid name.
+  std::shared_ptr<grpc::ChannelCredentials> for_dialling(std::string worker,
+                                                         std::shared_ptr<FarEnd> far_end) const;
+  // PermissionDenied: a certificate with these URIs does not prove what the hello says.
+  absl::Status check_hello(const std::vector<std::string>& uris, const wire::Hello& hello) const;
 
  private:
   struct Files;
@@ -77,5 +89,8 @@ class GrpcTls {
   const std::shared_ptr<Files> files_;  // shared with gRPC; null: the credentials never change
   const std::shared_ptr<grpc::experimental::CertificateProviderInterface> provider_;
 };
+
+// PermissionDenied: the certificate's role is not the one in the hello.
+absl::Status check_hello_role(const std::string& role, const wire::Hello& hello);
 
 }  // namespace weft::rpc_internal

@@ -17,11 +17,12 @@ constexpr WorkerId kSelf{0, 1};
 constexpr WorkerId kWorkers[] = {
     {1, 1}, {2, 1}, {1, 2}, kSelf};  // the third is a later incarnation
 constexpr size_t kNumbers = 16;
+constexpr rref_internal::RRefKey kKey = 77;
 const rref_internal::TypeTag kTypes[] = {{1, "a"}, {2, "b"}};
 
 class Run {
  public:
-  explicit Run(Bytes input) : input_(input), core_(kSelf, {4, 4, 4}) {}
+  explicit Run(Bytes input) : input_(input), core_(kSelf, [](RRefId) { return kKey; }, {4, 4, 4}) {}
 
   void play() {
     while (!input_.empty()) {
@@ -42,6 +43,8 @@ class Run {
   RRefId rref() { return {worker(), 1 + input_.below(kNumbers)}; }
   ForkId fork() { return {worker(), 1 + input_.below(kNumbers)}; }
   rref_internal::TypeTag type() { return kTypes[input_.below(2)]; }
+  // One key for all RRefs, which a peer does not always know.
+  rref_internal::RRefKey key() { return input_.below(8) == 0 ? 0 : kKey; }
 
   void event() {
     switch (input_.below(16)) {
@@ -92,7 +95,7 @@ class Run {
       case 10: {
         const WorkerId from = worker();
         tickets_.insert(++last_ticket_);
-        core_.fetch(from, rref(), last_ticket_, actions_);
+        core_.fetch(from, rref(), key(), last_ticket_, actions_);
         break;
       }
       case 11:
@@ -130,11 +133,10 @@ class Run {
   }
   void accept_creation() {
     const WorkerId from = peer();
-    const auto creation =
-        rref_internal::decode_creation(encode(rref_internal::Creation{rref(), fork(), type()}));
+    const auto creation = rref_internal::decode_creation(
+        encode(rref_internal::Creation{rref(), fork(), type(), kKey}));
     if (!creation.ok()) return;
-    const rref_internal::Acceptance accepted =
-        core_.accept_creation(from, creation->rref, creation->fork, creation->type, actions_);
+    const rref_internal::Acceptance accepted = core_.accept_creation(from, *creation, actions_);
     if (accepted == rref_internal::Acceptance::kRun) running_.push_back(creation->rref);
   }
   void set_value() {
@@ -154,7 +156,7 @@ class Run {
   std::vector<rref_internal::Reference> carrier() {
     std::vector<rref_internal::Reference> references;
     for (size_t left = input_.below(4); left > 0; --left) {
-      rref_internal::Reference reference{worker(), rref(), fork(), {}, type()};
+      rref_internal::Reference reference{worker(), rref(), fork(), {}, type(), key()};
       if (reference.fork.creator != reference.owner) reference.parent = fork();
       if (rref_internal::decode_reference(encode(reference)).ok()) references.push_back(reference);
     }
@@ -183,12 +185,12 @@ class Run {
     const uint64_t below = input_.below(kNumbers + 2);
     switch (kind) {
       case 0:
-        return rref_internal::ForkRequest{r, f, below};
+        return rref_internal::ForkRequest{r, f, below, key()};
       case 1:
         return rref_internal::ForkAccept{r, f};
       case 2:
         return rref_internal::ForkReject{r, f,
-                                         static_cast<rref_internal::RejectReason>(1 + below % 5)};
+                                         static_cast<rref_internal::RejectReason>(1 + below % 7)};
       case 3:
         return rref_internal::ChildAccept{r, f};
       case 4:

@@ -70,6 +70,16 @@ TEST_P(AgentTest, AnswersCallsToItself) {
   EXPECT_EQ(world.call(0, 0, frame_of("self", 100000)).wait().payloads[0].size, 100000u);
 }
 
+// Who posed as the worker itself would have all its rights.
+TEST_P(AgentTest, NobodyMayDialAsTheWorkerItself) {
+  AgentWorld world(GetParam(), 2);
+  world.start();
+  const PeerIdentity itself{"test", world.name(0), world.id(0)};
+  const absl::Status refused = world.agent(0).on_accept(itself);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied) << refused;
+  EXPECT_EQ(world.agent(1).on_accept(itself), absl::OkStatus());
+}
+
 TEST_P(AgentTest, ManyCallsInFlightAllComeBack) {
   AgentWorld world(GetParam(), 3);
   echo(world, 3);

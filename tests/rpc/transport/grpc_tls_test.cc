@@ -42,12 +42,15 @@ class GrpcTlsTest : public ::testing::Test {
   }
   ~GrpcTlsTest() override { set_log_sink(nullptr); }
 
-  std::unique_ptr<End> started(uint32_t index, Credentials tls) {
+  // Its hello has this role, whatever its certificate says.
+  std::unique_ptr<End> started(uint32_t index, Credentials tls,
+                               const std::string& role = "default") {
     auto end = std::make_unique<End>();
     GrpcTransportOptions options;
     options.tls = std::move(tls);
     end->transport = std::make_unique<GrpcTransport>(clock_, options);
     end->identity = {"group", "w" + std::to_string(index), {index, 1}};
+    end->identity.role = role;
     EXPECT_TRUE(end->transport->start(end->identity, &end->sink).ok());
     return end;
   }
@@ -183,6 +186,38 @@ TEST_F(GrpcTlsTest, ADiallerChecksWhomItReached) {
     EXPECT_THAT(std::string(status.message()), HasSubstr(one.told));
     EXPECT_THAT(b->sink.accepted(), ::testing::IsEmpty());
   }
+}
+
+std::string uri_of_server(const std::string& worker) {
+  return "spiffe://site.example/weft/" + run_digest("group") + "/server/" + worker;
+}
+
+TEST_F(GrpcTlsTest, BothEndsLearnTheRoleThatTheOtherHasProven) {
+  auto a = started(1, shared(site_.make({.uris = {uri("w1")}})));
+  auto b = started(2, shared(site_.make({.uris = {uri_of_server("w2")}})), "server");
+  const auto near = connect(*a, *b);
+  ASSERT_TRUE(near.ok()) << near.status();
+  const ConnectionPtr far = b->sink.wait_for_connection();
+  ASSERT_NE(far, nullptr);
+  EXPECT_EQ((*near)->peer().role, "server");
+  EXPECT_EQ(far->peer().role, "default");
+}
+
+// Whether it dials or is dialled: otherwise its calls would have the rights of a role that it only
+// claims.
+TEST_F(GrpcTlsTest, NobodyHasARoleThatItsCertificateDoesNotGive) {
+  auto a = started(1, shared(site_.make({.uris = {uri("w1")}})));
+  auto b = started(2, shared(site_.make({.uris = {uri("w2")}})), "server");
+  const absl::Status dialled = connect(*a, *b).status();
+  EXPECT_EQ(dialled.code(), absl::StatusCode::kPermissionDenied) << dialled;
+  EXPECT_THAT(std::string(dialled.message()),
+              HasSubstr("the certificate of worker 'w2' has role 'default', but its hello has "
+                        "'server'"));
+  b->sink.expect_dialling();
+  const absl::Status dialling = connect(*b, *a).status();
+  EXPECT_EQ(dialling.code(), absl::StatusCode::kPermissionDenied) << dialling;
+  EXPECT_TRUE(is_logged("has role 'default'"));
+  EXPECT_THAT(a->sink.accepted(), ::testing::IsEmpty());
 }
 
 // An identity that a test replaces.

@@ -58,6 +58,7 @@ TEST_P(SocketTransportTest, LooksForMessagesOnlyWhereItMay) {
     const GrpcTransport& looking = *transport;
     b.transport = std::move(transport);
     b.identity = {"group", "w2", {2, 1}};
+    b.identity.role = "default";
     ASSERT_TRUE(b.transport->start(b.identity, &b.sink).ok());
     const auto connection = connect(*a, b);
     ASSERT_TRUE(connection.ok());
@@ -89,6 +90,7 @@ TEST_P(SocketTransportTest, AFloodOfConnectionsHarmsNoMemberAndKeepsNobodyOut) {
       End a, b;
       for (End* end : {&a, &b}) {
         end->identity = {"group", end == &a ? "w1" : "w2", {end == &a ? 1u : 2u, 1}};
+        end->identity.role = "default";
         if (tls) options.tls = testing::credentials_of(end->identity.name);
         end->transport = std::make_unique<GrpcTransport>(clock_, options);
         ASSERT_TRUE(end->transport->start(end->identity, &end->sink).ok());
@@ -113,6 +115,7 @@ TEST_P(SocketTransportTest, AFloodOfConnectionsHarmsNoMemberAndKeepsNobodyOut) {
       EXPECT_TRUE(b.sink.wait_for_frames(1));
       End c;
       c.identity = {"group", "w3", {3, 1}};
+      c.identity.role = "default";
       if (tls) options.tls = testing::credentials_of("w3");
       c.transport = std::make_unique<GrpcTransport>(clock_, options);
       ASSERT_TRUE(c.transport->start(c.identity, &c.sink).ok());

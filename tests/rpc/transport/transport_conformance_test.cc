@@ -45,6 +45,8 @@ TEST_P(TransportConformanceTest, FramesTravelBothWaysSmallAndLarge) {
   EXPECT_EQ((*near)->peer().id, b->identity.id);
   EXPECT_EQ(far->peer().id, a->identity.id);
   EXPECT_EQ(far->peer().name, "w1");
+  EXPECT_EQ(far->peer().role, "default");
+  EXPECT_EQ((*near)->peer().role, "default");
   EXPECT_EQ(far->peer().group, "group");
   std::map<uint64_t, FramePtr> sent;
   for (size_t size : {0, 1, 5000, 32768, 65536, 70000, 1 << 20, (8 << 20) + 3}) {

@@ -86,6 +86,7 @@ class TransportConformanceTest : public ::testing::TestWithParam<TransportKind> 
   std::unique_ptr<End> listening(uint32_t index, TransportLimits limits = {}) {
     auto end = std::make_unique<End>();
     end->identity = {"group", "w" + std::to_string(index), {index, 1}};
+    end->identity.role = "default";
     end->transport = make(end->identity.name, limits);
     EXPECT_TRUE(end->transport->listen().ok());
     return end;

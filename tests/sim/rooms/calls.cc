@@ -45,6 +45,7 @@ bool Calls::pack(const CallPlan& plan, CallBody& body, HandlePtr& created) {
     if (created == nullptr) return false;
   } else if (plan.target != nullptr) {
     body.rref = plan.target->handle.rref;
+    body.key = references.core().key_of(plan.target->handle);
   }
   bool ok = true;
   for (const HandlePtr& argument : plan.arguments) {
@@ -291,7 +292,7 @@ void Calls::find_target(uint64_t number) {
   Incoming& incoming = incoming_.at(number);
   const CallKind kind = incoming.body->kind;
   if (kind != CallKind::kMethod && kind != CallKind::kFetch) return schedule(number);
-  const uint64_t ticket = worker_.references.fetch(incoming.from, incoming.body->rref, number);
+  const uint64_t ticket = worker_.references.fetch(incoming.from, *incoming.body, number);
   auto found = incoming_.find(number);
   if (found == incoming_.end() || ticket == 0) return;
   found->second.ticket = ticket;

@@ -18,6 +18,8 @@ namespace {
 
 constexpr size_t kMaxHeld = 10;
 
+rref_internal::RRefKey key_for(RRefId rref) { return rref.creator.bits() ^ rref.number << 8; }
+
 const rref_internal::TypeTag& value_type() {
   static const rref_internal::TypeTag type{7, "value"};
   return type;
@@ -34,7 +36,9 @@ HandleNode::~HandleNode() {
 }
 
 References::References(Worker& worker)
-    : worker_(worker), world_(worker.world), core_(worker.id, worker.world.ownership_limits) {}
+    : worker_(worker),
+      world_(worker.world),
+      core_(worker.id, key_for, worker.world.ownership_limits) {}
 
 References::~References() { closing_ = true; }
 
@@ -114,8 +118,8 @@ rref_internal::Acceptance References::accept_creation(WorkerId from, const CallB
                                                : rref_internal::Acceptance::kRefused;
   }
   rref_internal::Actions actions;
-  const rref_internal::Acceptance acceptance =
-      core_.accept_creation(from, body.rref, body.fork, value_type(), actions);
+  const rref_internal::Acceptance acceptance = core_.accept_creation(
+      from, {body.rref, body.fork, value_type(), key_for(body.rref)}, actions);
   if (acceptance == rref_internal::Acceptance::kRun) world_.checker.references.created(body.rref);
   perform(actions);
   return acceptance;
@@ -211,11 +215,11 @@ void References::discard(WorkerId from, const std::vector<rref_internal::Referen
 
 // ---- values
 
-uint64_t References::fetch(WorkerId from, RRefId rref, uint64_t incoming) {
+uint64_t References::fetch(WorkerId from, const CallBody& body, uint64_t incoming) {
   rref_internal::Actions actions;
   const rref_internal::FetchTicket ticket = next_ticket_++;
-  fetches_.emplace(ticket, Fetch{incoming, rref});
-  core_.fetch(from, rref, ticket, actions);
+  fetches_.emplace(ticket, Fetch{incoming, body.rref});
+  core_.fetch(from, body.rref, body.key, ticket, actions);
   perform(actions);
   return fetches_.contains(ticket) ? ticket : 0;
 }

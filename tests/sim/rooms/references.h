@@ -64,7 +64,7 @@ class References final : public Room {
   std::vector<HandlePtr> take_arrived(uint64_t incoming);
   void discard(WorkerId from, const std::vector<rref_internal::Reference>& references);
   // Calls::on_target follows: at once (then the result is 0) or later.
-  uint64_t fetch(WorkerId from, RRefId rref, uint64_t incoming);
+  uint64_t fetch(WorkerId from, const CallBody& body, uint64_t incoming);
   void forget_target(uint64_t ticket);
 
   const rref_internal::OwnershipCore& core() const { return core_; }

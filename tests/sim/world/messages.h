@@ -28,8 +28,9 @@ struct CallBody {
   uint64_t ledger = 0;  // the number of the call in the checker's book
   CallKind kind = CallKind::kPlain;
   std::vector<rref_internal::Reference> references;
-  RRefId rref;  // creation: the new object; method, fetch: the target
-  ForkId fork;  // creation: the caller's fork
+  RRefId rref;                     // creation: the new object; method, fetch: the target
+  ForkId fork;                     // creation: the caller's fork
+  rref_internal::RRefKey key = 0;  // method, fetch: of the target
   ContextId context;
   dist_autograd_internal::AutogradMetadata metadata;
   size_t transfer = 0;  // index in the context's recorded program, if metadata.send is valid

@@ -65,6 +65,8 @@ void hold() { latch.pass(); }
 WEFT_REGISTER_FUNCTION(hold);
 int64_t same(int64_t value) { return value; }
 WEFT_REGISTER_FUNCTION(same);
+int reserved() { return 0; }
+WEFT_REGISTER_FUNCTION(reserved, weft::Access{"trainer"});
 
 struct Thing {};  // no what(), no base
 int64_t throws(int64_t kind) {
@@ -441,6 +443,8 @@ const std::map<std::string, Situation>& situations() {
             }}},
       {"the result cannot be sent",
        {.run = [] { return call({[] { return of(weft::rpc_async("worker1", nowhere)); }}); }}},
+      {"the caller's role may not call the function",
+       {.run = [] { return call({[] { return of(weft::rpc_async("worker1", reserved)); }}); }}},
       {"the callee does not allow an operator",
        {.run =
             [] {
