@@ -346,7 +346,8 @@ def main():
         for run in runs:
             print(f'{run.model:10} {run.name:62} {run.defines} {run.claim} {run.breaks}')
         return 0
-    cc = next((c for c in ('gcc', 'cc', 'clang') if shutil.which(c)), None)
+    # Most runs are short, so that compiling takes most of their time. Clang compiles twice as fast.
+    cc = next((c for c in ('clang-14', 'clang', 'gcc', 'cc') if shutil.which(c)), None)
     if not shutil.which('spin') or cc is None:
         print('check_models: needs spin (Debian: apt-get install spin) and a C compiler',
               file=sys.stderr)

@@ -29,7 +29,7 @@ WEFT_REGISTER_FUNCTION(sample_of_worker);
 
 namespace {
 
-constexpr auto kLeaveTimeout = std::chrono::seconds(20);
+constexpr auto kAllLeaveTimeout = std::chrono::seconds(20);
 constexpr int64_t kAddElementsOfWorker = 4;
 constexpr double kStampRange = 1 << 20;  // integers below it are exact as float
 
@@ -75,7 +75,7 @@ class WeftWorker final : public Rank {
     });
   }
 
-  void close() override { member_.leave({.timeout = kLeaveTimeout}); }
+  void close() override { member_.leave({.timeout = kAllLeaveTimeout}); }
 
  private:
   struct Call {
