@@ -90,7 +90,7 @@ TEST(RlAgentObservers, AKilledObserverIsMissedAndALateOneTakesPart) {
   EXPECT_EQ(outcome.code, 128 + SIGKILL);  // the launcher's report of the killed rank
   EXPECT_THAT(outcome.output, HasSubstr("observer002 is missed"));
   EXPECT_THAT(outcome.output, HasSubstr("observer007 takes part"));
-  EXPECT_THAT(outcome.output, HasSubstr("update 30, "));
+  EXPECT_THAT(outcome.output, HasSubstr("update 15, "));
   EXPECT_THAT(outcome.output, ContainsRegex("stopped after .*: 3 observers"));
   // It exits by itself when the agent has left.
   ASSERT_NE(late, nullptr);
