@@ -8,7 +8,7 @@
 // Server& first. A method may be const, noexcept, virtual, inherited, or chosen by
 // weft::overload<...>(...). With the tag weft::serial, the methods of one object run one at a time.
 // An abstract class lists no constructor; a function that returns std::unique_ptr<Server> makes its
-// objects. A weft::Access in the list concerns what follows it (security/access.h).
+// objects. A weft::Access in the list concerns what follows it (security/rights/access.h).
 //
 // Every file that includes such a header compiles the stubs of all methods again. To compile them
 // once, register the class in two parts: WEFT_DECLARE_CLASS, with the same list, in the header, and
@@ -177,8 +177,23 @@ struct Member<T, tag> {
   static void list(ClassLister& lister) { lister.access(tag); }
 };
 
+// Whether each Access of a list has something after it that is not another one.
+template <auto... members>
+constexpr bool accesses_are_used() {
+  bool open = false, good = true;
+  const auto see = [&](bool access) {
+    good = good && !(open && access);
+    open = access;
+  };
+  (see(std::is_same_v<std::remove_const_t<decltype(members)>, Access>), ...);
+  return good && !open;
+}
+
 template <class T, auto... members>
 void list_class(const char* file, int line, std::vector<Declaration>& declarations) {
+  static_assert(
+      accesses_are_used<members...>(),
+      "weft: in a class's list, a weft::Access stands before the methods that it concerns");
   ClassLister lister(type_spelling<T>(), type_info_of<T>(), file, line, declarations);
   (Member<T, members>::list(lister), ...);
 }
@@ -240,7 +255,7 @@ concept HasConstructor = RegisteredClass<T> && requires {
   }
 
 // WEFT_REGISTER_CLASS(Class, weft::constructor<...>(), &Class::method, free_function, ...)
-// The list may also have weft::serial and weft::Access{...}.
+// The list may also have weft::serial, weft::Access{...} and weft::local_only.
 #define WEFT_REGISTER_CLASS(Class, ...)                      \
   WEFT_INTERNAL_CLASS_LIST(Class __VA_OPT__(, ) __VA_ARGS__) \
   WEFT_INTERNAL_REGISTRATION =                               \

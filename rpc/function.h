@@ -206,8 +206,8 @@ auto RegistryBuilder::add(NameHere name, F function, Tag... tag) {
   [[maybe_unused]] static const ::weft::rpc_internal::Registration WEFT_INTERNAL_JOIN( \
       weft_registration_, __COUNTER__)
 
-// Registers a function under its C++ name, with its namespaces. The tags weft::run_inline and
-// weft::Access{...} (security/access.h) may follow.
+// Registers a function under its C++ name, with its namespaces. The tags weft::run_inline, and
+// weft::Access{...} or weft::local_only (security/rights/access.h), may follow.
 #define WEFT_REGISTER_FUNCTION(function, ...)                               \
   WEFT_INTERNAL_REGISTRATION = ::weft::rpc_internal::register_function(     \
       ::weft::rpc_internal::value_spelling<function>(), __FILE__, __LINE__, \

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "weft/base/status.h"
-#include "weft/security/access_policy.h"
+#include "weft/security/rights/access_policy.h"
 
 namespace weft {
 namespace rpc_internal {
@@ -103,8 +103,12 @@ class Problems {
         "); if these are two functions, the linker folded them: do not use --icf=all"));
   }
   void two_rights(const FunctionEntry& first, const FunctionEntry& second) {
-    add(absl::StrCat("'", first.name, "' is registered for ", first.access.to_string(), " (",
-                     place(first.file, first.line), ") and for ", second.access.to_string(), " (",
+    const auto said = [](const FunctionEntry& entry) {
+      return entry.tag.has_value() ? absl::StrCat("for ", entry.tag->to_string())
+                                   : std::string("without an Access");
+    };
+    add(absl::StrCat("'", first.name, "' is registered ", said(first), " (",
+                     place(first.file, first.line), ") and ", said(second), " (",
                      place(second.file, second.line), ")"));
   }
   void hash_collision(const FunctionEntry& first, const FunctionEntry& second) {

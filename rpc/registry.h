@@ -24,7 +24,7 @@
 #include "weft/rpc/codec/object.h"
 #include "weft/rpc/codec/schema.h"
 #include "weft/rpc/runtime.h"
-#include "weft/security/access.h"
+#include "weft/security/rights/access.h"
 
 namespace weft {
 

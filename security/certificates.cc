@@ -2,14 +2,14 @@
 
 #include <ctime>
 #include <openssl/core_names.h>
-#include <openssl/ec.h>
 #include <openssl/params.h>
-#include <openssl/rand.h>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
+#include "weft/security/internal/make_certificate.h"
 #include "weft/security/internal/openssl.h"
+#include "weft/security/internal/read_certificate.h"
 
 namespace weft {
 namespace {
@@ -17,11 +17,6 @@ namespace {
 using namespace security_internal;  // owners of OpenSSL's objects
 
 constexpr size_t kSeedBytes = 32;  // of an Ed25519 key
-constexpr int kSerialBytes = 16;
-constexpr long kVersion3 = 2;
-constexpr char kNotBefore[] = "20200101000000Z";
-constexpr char kNotAfter[] = "99991231235959Z";  // RFC 5280: no expiry is meant
-constexpr char kCommonName[] = "weft";
 
 absl::StatusOr<SecretBytes> derive_seed(const SecretBytes& secret, std::string_view run_id) {
   const Derivation hkdf(EVP_KDF_fetch(nullptr, "HKDF", nullptr));
@@ -42,111 +37,6 @@ absl::StatusOr<SecretBytes> derive_seed(const SecretBytes& secret, std::string_v
     return openssl_failed("derive the key of the job's certificate authority");
   }
   return seed;
-}
-
-absl::StatusOr<std::string> pem_of(X509* certificate) {
-  const Bio bio(BIO_new(BIO_s_mem()));
-  char* text = nullptr;
-  if (bio == nullptr || PEM_write_bio_X509(bio.get(), certificate) != 1) {
-    return openssl_failed("write a certificate");
-  }
-  const long size = BIO_get_mem_data(bio.get(), &text);
-  return std::string(text, static_cast<size_t>(size));
-}
-
-absl::StatusOr<SecretBytes> pem_of(EVP_PKEY* key) {
-  const Bio bio(BIO_new(BIO_s_secmem()));
-  char* text = nullptr;
-  if (bio == nullptr ||
-      PEM_write_bio_PrivateKey(bio.get(), key, nullptr, nullptr, 0, nullptr, nullptr) != 1) {
-    return openssl_failed("write a key");
-  }
-  const long size = BIO_get_mem_data(bio.get(), &text);
-  return SecretBytes(std::string_view(text, static_cast<size_t>(size)));
-}
-
-bool add_extension(X509* certificate, X509* issuer, int kind, const std::string& value) {
-  X509V3_CTX context;
-  X509V3_set_ctx_nodb(&context);
-  X509V3_set_ctx(&context, issuer, certificate, nullptr, nullptr, 0);
-  const Extension extension(X509V3_EXT_conf_nid(nullptr, &context, kind, value.c_str()));
-  return extension != nullptr && X509_add_ext(certificate, extension.get(), -1) == 1;
-}
-
-// Everything but the extensions and the signature.
-Certificate begin_certificate(EVP_PKEY* key, X509_NAME* issuer) {
-  Certificate result(X509_new());
-  if (result == nullptr) return nullptr;
-  X509* const one = result.get();
-  X509_NAME* const subject = X509_get_subject_name(one);
-  const bool good = X509_set_version(one, kVersion3) == 1 &&
-                    ASN1_TIME_set_string(X509_getm_notBefore(one), kNotBefore) == 1 &&
-                    ASN1_TIME_set_string(X509_getm_notAfter(one), kNotAfter) == 1 &&
-                    X509_NAME_add_entry_by_txt(
-                        subject, issuer == nullptr ? "O" : "CN", MBSTRING_ASC,
-                        reinterpret_cast<const unsigned char*>(kCommonName), -1, -1, 0) == 1 &&
-                    X509_set_issuer_name(one, issuer == nullptr ? subject : issuer) == 1 &&
-                    X509_set_pubkey(one, key) == 1;
-  return good ? std::move(result) : nullptr;
-}
-
-bool set_random_serial(X509* certificate) {
-  unsigned char bytes[kSerialBytes];
-  if (RAND_bytes(bytes, sizeof bytes) != 1) return false;
-  bytes[0] &= 0x7f;  // serial numbers are positive
-  const std::unique_ptr<BIGNUM, Free<BN_free>> number(BN_bin2bn(bytes, sizeof bytes, nullptr));
-  return number != nullptr &&
-         BN_to_ASN1_INTEGER(number.get(), X509_get_serialNumber(certificate)) != nullptr;
-}
-
-absl::StatusOr<Certificate> sign_authority(EVP_PKEY* key) {
-  Certificate made = begin_certificate(key, nullptr);
-  X509* const one = made.get();
-  if (one == nullptr || ASN1_INTEGER_set(X509_get_serialNumber(one), 1) != 1 ||
-      !add_extension(one, one, NID_basic_constraints, "critical,CA:TRUE,pathlen:0") ||
-      !add_extension(one, one, NID_key_usage, "critical,keyCertSign") ||
-      !add_extension(one, one, NID_subject_key_identifier, "hash") ||
-      X509_sign(one, key, nullptr) <= 0) {
-    return openssl_failed("make the job's certificate authority");
-  }
-  return made;
-}
-
-std::vector<std::string> uris_of(X509* certificate) {
-  std::vector<std::string> result;
-  const Names names(static_cast<GENERAL_NAMES*>(
-      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
-  for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names.get()); ++i) {
-    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), i);
-    if (name->type != GEN_URI) continue;
-    const ASN1_IA5STRING* uri = name->d.uniformResourceIdentifier;
-    result.emplace_back(reinterpret_cast<const char*>(ASN1_STRING_get0_data(uri)),
-                        static_cast<size_t>(ASN1_STRING_length(uri)));
-  }
-  return result;
-}
-
-absl::StatusOr<std::vector<Certificate>> read_certificates(std::string_view text,
-                                                           std::string_view what) {
-  std::vector<Certificate> result;
-  const Bio bio = reader_of(text);
-  while (X509* one = PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)) {
-    result.emplace_back(one);
-  }
-  const bool ended = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
-  ERR_clear_error();
-  if (!result.empty() && ended) return result;
-  return absl::InvalidArgumentError(absl::StrCat(
-      absl_view(what), result.empty() ? " holds no certificate" : " holds a broken certificate",
-      " (PEM: -----BEGIN CERTIFICATE-----)"));
-}
-
-std::string text_of(const ASN1_TIME* time) {
-  tm parts = {};
-  char text[32] = "an unknown time";
-  if (ASN1_TIME_to_tm(time, &parts) == 1)
-    strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S UTC", &parts);
-  return text;
 }
 
 std::string now_text() {
@@ -193,45 +83,26 @@ absl::Status check_chain(const std::vector<Certificate>& authorities,
 
 }  // namespace
 
-struct JobAuthority::Key {
-  security_internal::Key key;
-  Certificate certificate;
-};
-
 absl::StatusOr<JobAuthority> JobAuthority::from_secret(const SecretBytes& secret,
                                                        std::string_view run_id) {
   WEFT_ASSIGN_OR_RETURN(const SecretBytes seed, derive_seed(secret, run_id));
-  auto key = std::make_shared<Key>();
-  key->key.reset(
+  security_internal::Key key(
       EVP_PKEY_new_raw_private_key(EVP_PKEY_ED25519, nullptr, seed.bytes().data(), seed.size()));
-  if (key->key == nullptr) return openssl_failed("make an Ed25519 key");
-  WEFT_ASSIGN_OR_RETURN(key->certificate, sign_authority(key->key.get()));
+  if (key == nullptr) return openssl_failed("make an Ed25519 key");
+  WEFT_ASSIGN_OR_RETURN(Issuer issuer, sign_authority(std::move(key), Validity()));
   JobAuthority result;
-  WEFT_ASSIGN_OR_RETURN(result.certificate_, pem_of(key->certificate.get()));
-  result.key_ = std::move(key);
+  WEFT_ASSIGN_OR_RETURN(result.certificate_, pem_of(issuer.certificate.get()));
+  result.issuer_ = std::make_shared<const Issuer>(std::move(issuer));
   return result;
 }
 
 absl::StatusOr<TlsCredentials> JobAuthority::issue(const CertificateName& name) const {
-  const security_internal::Key key(EVP_EC_gen("P-256"));
-  X509* const issuer = key_->certificate.get();
-  const Certificate made =
-      key == nullptr ? nullptr : begin_certificate(key.get(), X509_get_subject_name(issuer));
-  X509* const one = made.get();
-  if (one == nullptr || !set_random_serial(one) ||
-      !add_extension(one, issuer, NID_subject_alt_name, absl::StrCat("URI:", name.uri())) ||
-      !add_extension(one, issuer, NID_basic_constraints, "critical,CA:FALSE") ||
-      !add_extension(one, issuer, NID_key_usage, "critical,digitalSignature") ||
-      !add_extension(one, issuer, NID_ext_key_usage, "serverAuth,clientAuth") ||
-      !add_extension(one, issuer, NID_authority_key_identifier, "keyid:always") ||
-      X509_sign(one, key_->key.get(), nullptr) <= 0) {
-    return openssl_failed("make a certificate");
-  }
+  WEFT_ASSIGN_OR_RETURN(Signed made, sign_worker(name, *issuer_, Validity()));
   TlsCredentials result;
   result.authorities = certificate_;
   result.name = name;
-  WEFT_ASSIGN_OR_RETURN(result.chain, pem_of(one));
-  WEFT_ASSIGN_OR_RETURN(result.key, pem_of(key.get()));
+  result.chain = std::move(made.certificate);
+  result.key = std::move(made.key);
   return result;
 }
 
@@ -246,16 +117,7 @@ absl::StatusOr<TlsCredentials> check_credentials(std::string authorities, std::s
                         read_certificates(authorities, "the file of authorities"));
   WEFT_ASSIGN_OR_RETURN(const std::vector<Certificate> own,
                         read_certificates(chain, "the file of the certificate"));
-  const Bio bio = reader_of(key.text());
-  // An encrypted key would ask for its password at the terminal.
-  const auto no_password = [](char*, int, int, void*) { return -1; };
-  const security_internal::Key secret(
-      PEM_read_bio_PrivateKey(bio.get(), nullptr, no_password, nullptr));
-  ERR_clear_error();
-  if (secret == nullptr) {
-    return absl::InvalidArgumentError(
-        "the key file holds no private key in PEM without a password");
-  }
+  WEFT_ASSIGN_OR_RETURN(const security_internal::Key secret, read_key(key));
   if (X509_check_private_key(own.front().get(), secret.get()) != 1) {
     ERR_clear_error();
     return absl::InvalidArgumentError("the key does not belong to the certificate");

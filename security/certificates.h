@@ -15,6 +15,10 @@
 
 namespace weft {
 
+namespace security_internal {
+struct Issuer;
+}
+
 // What one process needs for mutual TLS. All three are PEM texts.
 struct TlsCredentials {
   std::string authorities;  // certificates that peers' certificates must lead to
@@ -40,8 +44,7 @@ class JobAuthority {
   const std::string& certificate() const { return certificate_; }
 
  private:
-  struct Key;
-  std::shared_ptr<const Key> key_;
+  std::shared_ptr<const security_internal::Issuer> issuer_;  // shared by copies
   std::string certificate_;
 };
 

@@ -15,7 +15,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
-#include "weft/security/internal/key_file.h"
+#include "weft/security/key_file.h"
 
 namespace weft {
 namespace {

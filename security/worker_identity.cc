@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "weft/base/status.h"
-#include "weft/security/internal/key_file.h"
 #include "weft/security/job_secret.h"
+#include "weft/security/key_file.h"
 
 namespace weft {
 namespace {
@@ -46,11 +46,12 @@ class FileReader {
           absl::StrCat(files_.certificate, ", ", files_.key, ", ", files_.authorities, ": "),
           checked.status());
     }
-    if (checked->name.run != name_.run || checked->name.worker != name_.worker) {
+    if (checked->name.run != name_.run || checked->name.worker != name_.worker ||
+        checked->name.role != name_.role) {
       return absl::InvalidArgumentError(
           absl::StrCat("the certificate in ", files_.certificate, " names ", checked->name.uri(),
-                       ", but this worker is '", name_.worker, "' of the job with run id '",
-                       run_id_, "' (", name_.run, ")"));
+                       ", but this worker is '", name_.worker, "' with role '", name_.role,
+                       "' (ROLE_NAME) of the job with run id '", run_id_, "' (", name_.run, ")"));
     }
     last_ = std::move(digest);
     return *std::move(checked);

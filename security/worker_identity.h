@@ -9,8 +9,8 @@
 // Blocking: reads files.
 // Errors: those of find_job_secret and check_credentials, with the files' names. Also:
 //
-// - InvalidArgument: only some of the three variables are set. The certificate is of another job or
-//   another worker. The role or the worker's name cannot stand in a certificate.
+// - InvalidArgument: only some of the three variables are set. The certificate is of another job,
+//   another worker or another role. The role or the worker's name cannot stand in a certificate.
 //
 // - PermissionDenied: users other than this one and root could read the key or change it.
 #pragma once

@@ -26,7 +26,7 @@
 #include "weft/rpc/transport/grpc_transport.h"
 #include "weft/rpc/worker_runtime.h"
 #include "weft/rref/rref_driver.h"
-#include "weft/security/access_policy.h"
+#include "weft/security/rights/access_policy.h"
 #include "weft/security/worker_identity.h"
 #include "weft/worker/store/hosted_stores.h"
 #include "weft/worker/store/rendezvous.h"

@@ -7,7 +7,7 @@
 #include "weft/base/rpc_error.h"
 #include "weft/base/status.h"
 #include "weft/rpc/rendezvous/worker_info.h"
-#include "weft/security/access.h"
+#include "weft/security/rights/access.h"
 #include "weft/sockets/tcp_port.h"
 
 namespace weft {
@@ -34,7 +34,12 @@ WorkerOptions WorkerOptions::from_env() {
   if (!security.ok()) throw RpcError(security.status());
   options.security = *security;
   options.listen_host = read_process_environment(kListenHost).value_or("");
-  options.policy_file = read_process_environment(kPolicyFile).value_or("");
+  const std::optional<std::string> policy = read_process_environment(kPolicyFile);
+  if (policy.has_value() && policy->empty()) {
+    throw RpcError(absl::InvalidArgumentError(
+        absl::StrCat("environment variable ", kPolicyFile, " is set and empty")));
+  }
+  options.policy_file = policy.value_or("");
   return options;
 }
 

@@ -82,8 +82,8 @@ struct WorkerOptions {
       on_member_change = nullptr;
 
   // The file that says which roles may call which functions of this worker
-  // (security/access_policy.h); from_env() reads WEFT_POLICY_FILE. Empty: what the registrations
-  // say.
+  // (security/rights/access_policy.h); from_env() reads WEFT_POLICY_FILE. Empty: what the
+  // registrations say.
   std::string policy_file = {};
 
   // The host at which peers reach this worker; from_env() reads WEFT_LISTEN_HOST. Empty: if the

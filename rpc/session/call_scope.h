@@ -44,7 +44,7 @@ class CallContext : public std::enable_shared_from_this<CallContext> {
 
   WorkerId caller() const { return caller_; }
   const std::string& caller_name() const { return caller_name_; }
-  // docs/security.md says when it is proven.
+  // The role of the caller, which may be this worker. docs/security.md says when it is proven.
   const std::string& caller_role() const { return caller_role_; }
   // kNever if the caller waits without limit.
   TimePoint deadline() const { return deadline_; }

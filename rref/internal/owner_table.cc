@@ -81,17 +81,14 @@ void OwnerTable::decide_parked(Entries::iterator it, Step& step) {
     }
   }
   entry.parked.clear();
-  for (auto fetch = entry.fetches.begin(); fetch != entry.fetches.end();) {
-    const auto [ticket, parked] = *fetch;
-    if (opens(entry, parked.from, parked.key)) {
-      ++fetch;
-      continue;
-    }
-    step.add(FetchFailed{ticket, rref, wrong_key_error(rref, parked.from)});
+  std::erase_if(entry.fetches, [&](const auto& fetch) {
+    const ParkedFetch& parked = fetch.second;
+    if (opens(entry, parked.from, parked.key)) return false;
+    step.add(FetchFailed{fetch.first, rref, wrong_key_error(rref, parked.from)});
     unpark(parked.from);
     --parked_fetches_;
-    fetch = entry.fetches.erase(fetch);
-  }
+    return true;
+  });
 }
 
 bool OwnerTable::set_value(RRefId rref, absl::Status result, Step& step) {
@@ -331,8 +328,10 @@ bool OwnerTable::on_cancel_fork(WorkerId from, const CancelFork& message, Step& 
   }
   auto it = entries_.find(message.rref);
   const bool created = it != entries_.end() && it->second.created;
-  const bool registered = it != entries_.end() && (it->second.forks.contains(message.fork) ||
-                                                   it->second.has_parked(message.fork));
+  // No worker asks for the fork of a creation.
+  const bool registered =
+      it != entries_.end() && (it->second.forks.contains(message.fork) ||
+                               (!message.creation && it->second.has_parked(message.fork)));
   if (!registered) {
     if (!message.creation) {
       if (created || !ended(message.rref, step)) {

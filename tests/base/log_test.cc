@@ -84,5 +84,15 @@ TEST_F(LogTest, LinesOfManyThreadsAllArriveWhole) {
   for (const auto& [level, line] : all) EXPECT_EQ(line, std::string(50, line[0]));
 }
 
+TEST_F(LogTest, ALimitLetsOneWarningOfASecondThroughAndCountsTheOthers) {
+  WarningLimit limit;
+  for (int i = 0; i < 5; ++i) limit.warn("flood");
+  ASSERT_EQ(lines().size(), 1u);
+  EXPECT_NE(lines()[0].second.find("flood"), std::string::npos);
+  WarningLimit other;
+  other.warn("another");
+  EXPECT_EQ(lines().size(), 2u);
+}
+
 }  // namespace
 }  // namespace weft

@@ -85,6 +85,10 @@ at::Tensor throwing_loss(const at::Tensor& output, const at::Tensor& target) {
   return squared_error(output, target);
 }
 WEFT_REGISTER_FUNCTION(throwing_loss);
+at::Tensor reserved_loss(const at::Tensor& output, const at::Tensor& target) {
+  return torch::mse_loss(output, target);
+}
+WEFT_REGISTER_FUNCTION(reserved_loss, weft::Access{"trainer"});
 
 // The gradients that the context of the call has for the parameters of a set.
 weft::TensorMap gradients_of(const weft::RRef<weft::ParameterSet>& reference) {
@@ -311,6 +315,8 @@ TEST(PipelineTest, PartsThatDoNotFitAreRefused) {
   EXPECT_THAT(refused(two, {squared_error, schedules::forward_only(2, 2)}),
               HasSubstr("the schedule has no backward"));
   EXPECT_THAT(refused(two, {nullptr, schedules::fill_drain(2, 2)}), HasSubstr("needs a loss"));
+  EXPECT_THAT(refused(two, {reserved_loss, schedules::fill_drain(2, 2)}),
+              HasSubstr("with role 'default' may not call"));
   EXPECT_THAT(refused(two, {unregistered, schedules::fill_drain(2, 2)}),
               HasSubstr("is not registered in this program"));
   EXPECT_THAT(refused(layers({"worker1", "worker1"}), {squared_error, schedules::fill_drain(2, 2)}),

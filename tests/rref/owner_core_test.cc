@@ -115,6 +115,24 @@ TEST(RRefKeys, ARequestWithAGuessedKeyDisplacesNobody) {
   EXPECT_EQ(owner.gauges().parked_forks, 0u);
 }
 
+TEST(RRefKeys, AForkRequestForItKeepsNoFailedCreationAlive) {
+  OwnershipCore owner(kOwner, key_for);
+  Actions out;
+  const RRefId rref{kModest, 1};
+  owner.on_message(kGreedy, kOwner, ForkRequest{rref, {kModest, 1}, 0, 0}, out);
+  owner.fetch(kGreedy, rref, key_for(rref), 1, out);
+  EXPECT_TRUE(out.empty());
+  CancelFork cancel{kOwner, rref, {kModest, 1}, true};
+  cancel.error = absl::DeadlineExceededError("creation timed out");
+  owner.on_message(kModest, kOwner, cancel, out);
+  const auto* answer = std::get_if<CancelAck>(&std::get<Send>(out.back()).message);
+  ASSERT_NE(answer, nullptr);
+  EXPECT_FALSE(answer->registered);
+  EXPECT_EQ(owner.gauges().parked_forks, 0u);
+  EXPECT_EQ(owner.gauges().parked_fetches, 0u);
+  EXPECT_EQ(create(owner, kModest, 1, out), Acceptance::kRefused);
+}
+
 // Otherwise the owner's own handler would use a value for a worker that it was not given to.
 TEST(RRefKeys, TheOwnerTakesNoReferenceWithAGuessedKey) {
   OwnershipCore owner(kOwner, key_for);

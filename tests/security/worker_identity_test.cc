@@ -45,7 +45,7 @@ class WorkerIdentityTest : public ::testing::Test {
     variables_["WEFT_TLS_CA"] = write("ca.pem", made.authorities, 0644);
   }
   absl::StatusOr<std::shared_ptr<TlsIdentity>> identity(std::string_view worker = "a") const {
-    return find_worker_identity("run", "", worker, testing::environment_of(variables_),
+    return find_worker_identity("run", "trainer", worker, testing::environment_of(variables_),
                                 std::chrono::milliseconds(1));
   }
   absl::StatusOr<TlsCredentials> find(std::string_view worker = "a") const {
@@ -137,6 +137,9 @@ TEST_F(WorkerIdentityTest, ACertificateOfAnotherWorkerOrJobIsRefused) {
   use_files(site_.make({.uris = {"spiffe://site/weft/" + run_digest("run") + "/trainer/b"}}));
   EXPECT_THAT(refused(absl::StatusCode::kInvalidArgument),
               AllOf(HasSubstr("/trainer/b"), HasSubstr("this worker is 'a'")));
+  use_files(site_.make({.uris = {"spiffe://site/weft/" + run_digest("run") + "/server/a"}}));
+  EXPECT_THAT(refused(absl::StatusCode::kInvalidArgument),
+              AllOf(HasSubstr("/server/a"), HasSubstr("with role 'trainer' (ROLE_NAME)")));
   use_files(site_.make({.uris = {"spiffe://site/weft/" + run_digest("other") + "/trainer/a"}}));
   EXPECT_THAT(refused(absl::StatusCode::kInvalidArgument), HasSubstr(run_digest("run")));
 }

@@ -1,5 +1,6 @@
 // Which workers may call which functions: by their roles, and by the policy file of a site.
 #include <atomic>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -8,10 +9,14 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "weft/base/log.h"
+#include "weft/base/mutex.h"
 #include "weft/base/rpc_error.h"
+#include "weft/rpc/aten/aten.h"
 #include "weft/rpc/class.h"
 #include "weft/rpc/function.h"
 #include "weft/rref/rref.h"
@@ -91,7 +96,28 @@ void expect_denied(const absl::Status& status, const std::string& worker, const 
                     HasSubstr("'access_test::" + function + "'")));
 }
 
+// The lines that a test has logged.
+class Log {
+ public:
+  Log() {
+    weft::set_log_sink([this](weft::LogLevel, std::string_view line) {
+      weft::MutexLock lock(mutex_);
+      lines_.append(line).append("\n");
+    });
+  }
+  ~Log() { weft::set_log_sink(nullptr); }
+  std::string lines() {
+    weft::MutexLock lock(mutex_);
+    return lines_;
+  }
+
+ private:
+  weft::Mutex mutex_;
+  std::string lines_ ABSL_GUARDED_BY(mutex_);
+};
+
 TEST_P(AccessWorldTest, AFunctionRunsOnlyForItsRoles) {
+  Log log;
   WorkerWorld world(3, with_roles(GetParam()));
   {
     const WorkerScope scope(world[0]);
@@ -112,6 +138,7 @@ TEST_P(AccessWorldTest, AFunctionRunsOnlyForItsRoles) {
     EXPECT_EQ(weft::rpc_sync("worker2", for_trainers), 3);  // its own functions are always allowed
   }
   EXPECT_EQ(runs, 3);
+  EXPECT_THAT(log.lines(), HasSubstr("worker 'worker1' with role 'evaluator' may not call"));
   world.shutdown_all();
 }
 
@@ -215,13 +242,17 @@ TEST(AccessByName, IsCheckedForTheCallerOfTheHandlerThatRuns) {
   ASSERT_NE(entry, nullptr);
   weft::SystemClock clock;
   const auto check = [&](size_t rank, const std::string& role) {
-    const auto call = std::make_shared<weft::CallContext>(clock, world[rank].id(), "somebody",
-                                                          weft::kNever, role);
-    return entry->check_caller(*call, callee);
+    weft::CallScope scope;
+    scope.call_context = std::make_shared<weft::CallContext>(clock, world[rank].id(), "somebody",
+                                                             weft::kNever, role);
+    const weft::CallScopeGuard guard(std::move(scope));
+    return entry->check_caller_here(callee);
   };
   EXPECT_EQ(check(0, "trainer"), absl::OkStatus());
   EXPECT_EQ(check(2, "anything"), absl::OkStatus());
   EXPECT_EQ(check(1, "evaluator").code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(weft::ran_of(check(1, "evaluator")), Ran::kNo);
+  EXPECT_EQ(entry->check_caller_here(callee), absl::OkStatus());  // outside handlers
   world.shutdown_all();
 }
 
@@ -274,6 +305,37 @@ TEST_F(PolicyFileTest, TakesThePlaceOfWhatTheRegistrationsSay) {
     EXPECT_EQ(weft::rpc_sync("worker2", for_trainers), 3);
   }
   world.shutdown_all();
+}
+
+TEST_F(PolicyFileTest, ConcernsOperators) {
+  std::ofstream(file()) << R"({"roles": ["trainer", "evaluator", "default"],
+      "rules": [{"functions": "aten", "roles": ["trainer"]}], "default": "any"})";
+  WorkerWorld world(
+      3, with_roles(TransportKind::kInproc, [file = file()](size_t rank, WorkerOptions& options) {
+        options.allow_operators = {"aten::neg"};
+        if (rank == 2) options.policy_file = file;
+      }));
+  for (size_t rank = 0; rank < 2; ++rank) {
+    const WorkerScope scope(world[rank]);
+    const absl::Status status =
+        error_of([] { weft::rpc_sync("worker2", weft::aten("aten::neg"), at::ones({2})); });
+    EXPECT_EQ(status.ok(), rank == 0) << status;
+    EXPECT_TRUE(rank == 0 || absl::IsPermissionDenied(status)) << status;
+  }
+  world.shutdown_all();
+}
+
+TEST_F(PolicyFileTest, IsNamedByAVariable) {
+  const std::vector<std::pair<const char*, const char*>> place = {
+      {"RANK", "0"}, {"WORLD_SIZE", "1"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "1"}};
+  for (const auto& [name, value] : place) ::setenv(name, value, 1);
+  ::setenv("WEFT_POLICY_FILE", "/site.json", 1);
+  EXPECT_EQ(WorkerOptions::from_env().policy_file, "/site.json");
+  ::setenv("WEFT_POLICY_FILE", "", 1);
+  EXPECT_THAT(std::string(error_of([] { WorkerOptions::from_env(); }).message()),
+              HasSubstr("WEFT_POLICY_FILE is set and empty"));
+  ::unsetenv("WEFT_POLICY_FILE");
+  for (const auto& [name, value] : place) ::unsetenv(name);
 }
 
 TEST_F(PolicyFileTest, KeepsAWorkerFromJoiningIfItIsWrong) {

@@ -1,4 +1,4 @@
-#include "weft/security/access_policy.h"
+#include "weft/security/rights/access_policy.h"
 
 #include <algorithm>
 #include <set>
@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "weft/base/log.h"
 #include "weft/base/status.h"
-#include "weft/security/internal/key_file.h"
+#include "weft/security/key_file.h"
 
 namespace weft {
 namespace {
@@ -23,6 +23,7 @@ constexpr size_t kMostRoles = 256;
 
 // Whether a function, or a pattern for functions, is of Weft itself.
 bool is_own(std::string_view name) {
+  if (name.starts_with("weft::HostedModule<")) return false;  // it is a user's module
   return name.starts_with("weft.") || name.starts_with("weft::");
 }
 
@@ -103,15 +104,17 @@ class PolicyReader {
 
   absl::StatusOr<std::vector<std::string>> texts(const Json& list, const std::string& place) const {
     std::vector<std::string> texts;
-    if (!list.is_array() || list.empty()) return wrong(place, "is not a list of roles");
+    if (!list.is_array()) return wrong(place, "is not a list of roles");
+    if (list.empty()) return wrong(place, "is an empty list");
     if (list.size() > kMostRoles) {
       return wrong(place, absl::StrCat("has more than ", kMostRoles, " roles"));
     }
     for (const Json& each : list) {
-      if (!each.is_string() || each.get_ref<const std::string&>().empty()) {
-        return wrong(place, "has a role that is no text, or is empty");
-      }
+      if (!each.is_string()) return wrong(place, "has a role that is no text");
       const auto& role = each.get_ref<const std::string&>();
+      if (const absl::Status good = weft::check_role(role); !good.ok()) {
+        return wrong(place, absl::StrCat("has ", good.message()));
+      }
       if (std::find(texts.begin(), texts.end(), role) != texts.end()) {
         return wrong(place, absl::StrCat("has role '", printable(role), "' twice"));
       }
@@ -133,7 +136,10 @@ class PolicyReader {
 
   absl::StatusOr<AccessRule> access(const Json& value, const std::string& place,
                                     const std::vector<std::string>& known) const {
-    if (value.is_string()) return word(value, place);
+    if (!value.is_array()) {
+      const absl::StatusOr<AccessRule> rule = word(value, place);
+      return rule.ok() ? rule : wrong(place, R"(is not a list of roles, "any" or "none")");
+    }
     AccessRule rule;
     WEFT_ASSIGN_OR_RETURN(rule.roles, texts(value, place));
     for (const std::string& role : rule.roles) {
@@ -175,7 +181,8 @@ absl::StatusOr<AccessPolicy> AccessPolicy::parse(std::string_view text, std::str
     }
     Rule rule;
     rule.functions = functions.get<std::string>();
-    WEFT_ASSIGN_OR_RETURN(rule.access, reader.access(each["roles"], place, policy.roles_));
+    WEFT_ASSIGN_OR_RETURN(rule.access,
+                          reader.access(each["roles"], place + ": \"roles\"", policy.roles_));
     policy.rules_.push_back(std::move(rule));
   }
   return policy;
@@ -205,9 +212,13 @@ absl::Status AccessPolicy::check_rules(const std::vector<std::string_view>& func
   const auto useless = std::find(decides.begin(), decides.end(), false);
   if (useless == decides.end()) return absl::OkStatus();
   const auto i = static_cast<size_t>(useless - decides.begin());
+  const std::string& pattern = rules_[i].functions;
+  const bool fits_one = std::any_of(functions.begin(), functions.end(),
+                                    [&](std::string_view name) { return fits(pattern, name); });
   return absl::InvalidArgumentError(
-      absl::StrCat("policy ", source_, ": rule ", i + 1, ": '", printable(rules_[i].functions),
-                   "' fits no function of this worker that no earlier rule fits"));
+      absl::StrCat("policy ", source_, ": rule ", i + 1, ": '", printable(pattern), "' ",
+                   fits_one ? "is of no use: earlier rules decide about all functions that it fits"
+                            : "fits no function of this worker"));
 }
 
 absl::StatusOr<AccessRule> AccessPolicy::rule_for(std::string_view function,

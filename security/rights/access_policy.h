@@ -32,7 +32,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "weft/security/access.h"
+#include "weft/security/rights/access.h"
 
 namespace weft {
 

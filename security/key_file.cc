@@ -1,4 +1,4 @@
-#include "weft/security/internal/key_file.h"
+#include "weft/security/key_file.h"
 
 #include <algorithm>
 #include <cerrno>

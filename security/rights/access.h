@@ -5,8 +5,8 @@
 //   WEFT_REGISTER_FUNCTION(push, weft::Access{"trainer", "evaluator"});    // these roles
 //   WEFT_REGISTER_FUNCTION(reset, weft::local_only);                       // no other worker
 //
-// In the list of WEFT_REGISTER_CLASS, an Access concerns the constructors and methods after it, up
-// to the next one, as `public:` and `private:` do in a class:
+// In the list of WEFT_REGISTER_CLASS, an Access stands before the constructors and methods that it
+// concerns: all up to the next one, as with `public:` and `private:` in a class:
 //
 //   WEFT_REGISTER_CLASS(Server, weft::constructor<int64_t>(), &Server::pull,
 //                       weft::Access{"trainer"}, &Server::push, weft::local_only, &Server::reset);
@@ -33,8 +33,9 @@ struct Access {
   // Every member of the group.
   constexpr Access() = default;
   // Members with one of these roles. A role has letters, digits, '-', '.' and '_'. All roles, and
-  // the commas between them, have at most 127 characters. Otherwise it does not compile as a
-  // constant, and throws std::invalid_argument anywhere else.
+  // the commas between them, have at most 127 characters. Otherwise it does not compile in the list
+  // of a class, and throws std::invalid_argument elsewhere: a registration ends the program before
+  // main.
   template <size_t... n>
   constexpr Access(const char (&... role)[n])  // NOLINT(google-explicit-constructor)
       requires(sizeof...(n) > 0) {
@@ -68,8 +69,8 @@ inline constexpr Access local_only = [] {
   return access;
 }();
 
-// InvalidArgument: it is not 1 to 127 letters, digits, '-', '.' and '_', or it is "." or "..".
-// Other roles could stand neither in an Access nor in a certificate.
+// InvalidArgument: it is not 1 to 127 letters, digits, '-', '.' and '_', or it is "." or "..". A
+// certificate could not name it.
 absl::Status check_role(std::string_view role);
 
 // The same for the table of a worker's functions.

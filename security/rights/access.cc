@@ -1,4 +1,4 @@
-#include "weft/security/access.h"
+#include "weft/security/rights/access.h"
 
 #include <algorithm>
 
@@ -17,6 +17,7 @@ constexpr size_t kMostRole = 127;
 
 AccessRule::AccessRule(const Access& tag) : local_only(tag.local) {
   roles = absl::StrSplit(tag.roles, ',', absl::SkipEmpty());
+  std::sort(roles.begin(), roles.end());
 }
 
 absl::Status check_role(std::string_view role) {
@@ -27,9 +28,9 @@ absl::Status check_role(std::string_view role) {
       std::all_of(role.begin(), role.end(), allowed)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("role '", printable(role, kMostRole), "' of ",
-                                                 role.size(), " characters: a role is 1 to ",
-                                                 kMostRole, " letters, digits, '-', '.' and '_'"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "role '", printable(role, kMostRole), "' of ", role.size(), " characters: a role is 1 to ",
+      kMostRole, " letters, digits, '-', '.' and '_', and not '.' or '..'"));
 }
 
 bool AccessRule::allows(std::string_view role) const {

@@ -1,5 +1,5 @@
 // Who may call a function, as its registration says it.
-#include "weft/security/access.h"
+#include "weft/security/rights/access.h"
 
 #include <stdexcept>
 #include <string>
@@ -24,7 +24,7 @@ TEST(AccessTest, OnlyTheNamedRolesMayCall) {
   for (const char* other : {"", "train", "trainers", "evaluator", "trainer,evaluator-2", ","}) {
     EXPECT_FALSE(rule.allows(other)) << other;
   }
-  EXPECT_EQ(rule.to_string(), "roles trainer, evaluator-2");
+  EXPECT_EQ(rule.to_string(), "roles evaluator-2, trainer");
   EXPECT_EQ(AccessRule(Access{"a"}).to_string(), "role a");
 }
 
