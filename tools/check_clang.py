@@ -3,10 +3,10 @@
 
 Usage: check_clang.py [BUILD]     (BUILD: a build by clang, by default build/dev)
 
-The flags come from BUILD/compile_commands.json. clang-tidy parses all rooms together that have the same flags, because
-it spends most of its time in LibTorch's headers. So two files may not define the same name in one unnamed namespace of
-a room. It does without the precompiled header, of which it would visit all. Files without LibTorch are then parsed by
-the compiler, each by itself.
+The flags come from BUILD/compile_commands.json. clang-tidy parses all rooms together that have the same flags,
+because it spends most of its time in LibTorch's headers. So two files may not define the same name in one unnamed
+namespace of a room. Programs are parsed apart, because each has its main(). It does without the precompiled header,
+of which it would visit all. Files without LibTorch are then parsed by the compiler, each by itself.
 """
 
 import concurrent.futures
@@ -59,7 +59,8 @@ def main(arguments):
         flags = flags_of(entry["command"])
         if new:
             target = re.search(r" -o \S*/(\w+)\.dir/", entry["command"])[1]
-            groups.setdefault((target if new[0].startswith("examples/") else "rooms", *flags), []).extend(new)
+            program = any(file.startswith("examples/") or file.endswith("/main.cc") for file in new)
+            groups.setdefault((target if program else "rooms", *flags), []).extend(new)
         if "torch/include" not in entry["command"]:
             alone += [["clang++-14", *flags, "-fsyntax-only", ROOT / file] for file in new]
     tidied = []
