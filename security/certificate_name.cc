@@ -18,15 +18,6 @@ constexpr size_t kMostUri = 2048;     // SPIFFE ID, section 2.3
 constexpr size_t kRunBytes = 16;      // of the digest
 constexpr size_t kMostSegment = 127;  // as of a worker's name
 
-bool is_segment(std::string_view text) {
-  const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
-           c == '.' || c == '_';
-  };
-  return !text.empty() && text.size() <= kMostSegment && text != "." && text != ".." &&
-         std::all_of(text.begin(), text.end(), allowed);
-}
-
 absl::Status no_segment(std::string_view what, std::string_view text) {
   return absl::InvalidArgumentError(
       absl::StrCat("the ", absl_view(what), " '", printable(text),
@@ -34,6 +25,15 @@ absl::Status no_segment(std::string_view what, std::string_view text) {
 }
 
 }  // namespace
+
+bool is_certificate_segment(std::string_view text) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '.' || c == '_';
+  };
+  return !text.empty() && text.size() <= kMostSegment && text != "." && text != ".." &&
+         std::all_of(text.begin(), text.end(), allowed);
+}
 
 std::string CertificateName::uri() const {
   return absl::StrCat(absl_view(kScheme), trust_domain, "/weft/", run, "/", role, "/", worker);
@@ -49,8 +49,8 @@ std::string run_digest(std::string_view run_id) {
 absl::StatusOr<CertificateName> certificate_name(std::string_view run_id, std::string_view role,
                                                  std::string_view worker) {
   if (role.empty()) role = "default";
-  if (!is_segment(role)) return no_segment("role", role);
-  if (!is_segment(worker)) return no_segment("worker name", worker);
+  if (!is_certificate_segment(role)) return no_segment("role", role);
+  if (!is_certificate_segment(worker)) return no_segment("worker name", worker);
   return CertificateName{run_digest(run_id), std::string(role), std::string(worker)};
 }
 
@@ -60,7 +60,7 @@ absl::StatusOr<CertificateName> parse_certificate_name(std::string_view uri) {
           ? absl::StrSplit(absl_view(uri.substr(kScheme.size())), '/')
           : std::vector<std::string>();
   if (parts.size() != 5 || parts[1] != "weft" ||
-      !std::all_of(parts.begin(), parts.end(), is_segment)) {
+      !std::all_of(parts.begin(), parts.end(), is_certificate_segment)) {
     return absl::InvalidArgumentError(absl::StrCat("the certificate's name '", printable(uri, 256),
                                                    "' is not spiffe://TRUST/weft/RUN/ROLE/NAME"));
   }

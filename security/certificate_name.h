@@ -41,6 +41,10 @@ absl::StatusOr<CertificateName> only_certificate_name(const std::vector<std::str
 absl::StatusOr<CertificateName> name_in_job(const CertificateName& own,
                                             const std::vector<std::string>& uris);
 
+// Whether it can be a role or a worker in a certificate's name: 1 to 127 letters, digits, '-', '.'
+// and '_', but not "." or "..".
+bool is_certificate_segment(std::string_view text);
+
 std::string run_digest(std::string_view run_id);
 
 }  // namespace weft

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "weft/base/log.h"
+#include "weft/security/certificate_name.h"
 
 namespace weft {
 namespace {
@@ -21,13 +21,7 @@ AccessRule::AccessRule(const Access& tag) : local_only(tag.local) {
 }
 
 absl::Status check_role(std::string_view role) {
-  const auto allowed = [](unsigned char c) {
-    return absl::ascii_isalnum(c) || c == '-' || c == '.' || c == '_';
-  };
-  if (!role.empty() && role.size() <= kMostRole && role != "." && role != ".." &&
-      std::all_of(role.begin(), role.end(), allowed)) {
-    return absl::OkStatus();
-  }
+  if (is_certificate_segment(role)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "role '", printable(role, kMostRole), "' of ", role.size(), " characters: a role is 1 to ",
       kMostRole, " letters, digits, '-', '.' and '_', and not '.' or '..'"));
