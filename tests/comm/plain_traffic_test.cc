@@ -9,8 +9,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
-#include "weft/base/log.h"
-#include "weft/base/mutex.h"
+#include "weft/tests/base/captured_log.h"
 #include "weft/tests/comm/failure_of.h"
 #include "weft/tests/support/group_world.h"
 
@@ -25,14 +24,6 @@ using ::testing::IsEmpty;
 
 class PlainTrafficTest : public ::testing::Test {
  protected:
-  PlainTrafficTest() {
-    set_log_sink([this](LogLevel, std::string_view line) {
-      MutexLock lock(mutex_);
-      if (line.find("in clear") != line.npos) lines_.emplace_back(line);
-    });
-  }
-  ~PlainTrafficTest() override { set_log_sink(nullptr); }
-
   // What each rank is told when it joins; "" if it has joined. `hosts` has one letter per rank.
   std::vector<std::string> join(const std::string& hosts, const std::vector<PlainTraffic>& traffic,
                                 const std::string& backend = "weft") {
@@ -53,14 +44,10 @@ class PlainTrafficTest : public ::testing::Test {
     for (std::thread& rank : ranks) rank.join();
     return failures;
   }
-  std::vector<std::string> lines() {
-    MutexLock lock(mutex_);
-    return lines_;
-  }
+  std::vector<std::string> lines() { return log_.lines_with("in clear"); }
 
  private:
-  Mutex mutex_;
-  std::vector<std::string> lines_ ABSL_GUARDED_BY(mutex_);
+  const testing::CapturedLog log_;
 };
 
 constexpr PlainTraffic kAllow = PlainTraffic::kAllow, kWarn = PlainTraffic::kWarn,

@@ -1,6 +1,5 @@
 #include "weft/security/tls_identity.h"
 
-#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,7 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/match.h"
-#include "weft/base/log.h"
+#include "weft/base/mutex.h"
+#include "weft/tests/base/captured_log.h"
 #include "weft/tests/security/certificate_maker.h"
 #include "weft/tests/support/eventually.h"
 
@@ -23,14 +23,6 @@ using testing::eventually;
 // Credentials that a test replaces.
 class TlsIdentityTest : public ::testing::Test {
  protected:
-  TlsIdentityTest() {
-    set_log_sink([this](LogLevel, std::string_view line) {
-      MutexLock lock(mutex_);
-      lines_.emplace_back(line);
-    });
-  }
-  ~TlsIdentityTest() override { set_log_sink(nullptr); }
-
   std::shared_ptr<TlsIdentity> watching() {
     auto made = TlsIdentity::watching(
         site_.make(),
@@ -54,12 +46,7 @@ class TlsIdentityTest : public ::testing::Test {
     fails_ = times;
     problem_ = std::move(problem);
   }
-  size_t lines_with(const std::string& text) {
-    MutexLock lock(mutex_);
-    return static_cast<size_t>(
-        std::count_if(lines_.begin(), lines_.end(),
-                      [&](const std::string& line) { return absl::StrContains(line, text); }));
-  }
+  size_t lines_with(const std::string& text) { return log_.lines_with(text).size(); }
   bool looks_again(int times) {
     int begun;
     {
@@ -78,7 +65,7 @@ class TlsIdentityTest : public ::testing::Test {
   absl::Status problem_ ABSL_GUARDED_BY(mutex_);
   int fails_ ABSL_GUARDED_BY(mutex_) = 0;
   int looks_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<std::string> lines_ ABSL_GUARDED_BY(mutex_);
+  const testing::CapturedLog log_;
 };
 
 TEST_F(TlsIdentityTest, AFixedOneNeverChanges) {

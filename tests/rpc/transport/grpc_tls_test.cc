@@ -1,5 +1,4 @@
 // Mutual TLS: who is let in, who is refused, and what both ends are told.
-#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,8 +10,8 @@
 #include <grpcpp/security/credentials.h>
 #include <gtest/gtest.h>
 
-#include "absl/strings/match.h"
-#include "weft/base/log.h"
+#include "weft/base/mutex.h"
+#include "weft/tests/base/captured_log.h"
 #include "weft/tests/rpc/transport/raw_stream.h"
 #include "weft/tests/rpc/transport/transport_ends.h"
 #include "weft/tests/security/certificate_maker.h"
@@ -34,14 +33,6 @@ using Credentials = std::shared_ptr<TlsIdentity>;
 
 class GrpcTlsTest : public ::testing::Test {
  protected:
-  GrpcTlsTest() {
-    set_log_sink([this](LogLevel, std::string_view line) {
-      MutexLock lock(mutex_);
-      lines_.emplace_back(line);
-    });
-  }
-  ~GrpcTlsTest() override { set_log_sink(nullptr); }
-
   // Its hello has this role, whatever its certificate says.
   std::unique_ptr<End> started(uint32_t index, Credentials tls,
                                const std::string& role = "default") {
@@ -62,17 +53,12 @@ class GrpcTlsTest : public ::testing::Test {
     return testing::dial(from, address, expected).result();
   }
   bool is_logged(const std::string& text) {
-    return eventually([&] {
-      MutexLock lock(mutex_);
-      return std::any_of(lines_.begin(), lines_.end(),
-                         [&](const std::string& line) { return absl::StrContains(line, text); });
-    });
+    return eventually([&] { return !log_.lines_with(text).empty(); });
   }
 
   SystemClock clock_;
   const CertificateMaker site_;
-  Mutex mutex_;
-  std::vector<std::string> lines_ ABSL_GUARDED_BY(mutex_);
+  const testing::CapturedLog log_;
 };
 
 std::string uri(const std::string& worker, const std::string& run = run_digest("group")) {
@@ -89,8 +75,7 @@ TEST_F(GrpcTlsTest, WorkersOfOneJobConnectAndTheLogStaysEmpty) {
     EXPECT_TRUE((*connection)->send(numbered_frame(1, 1 << 20)));
     ASSERT_TRUE(b->sink.wait_for_frames(1));
   }
-  MutexLock lock(mutex_);
-  EXPECT_THAT(lines_, ::testing::IsEmpty());
+  EXPECT_THAT(log_.lines_with(""), ::testing::IsEmpty());
 }
 
 TEST_F(GrpcTlsTest, CertificatesOfASiteAreAsGood) {

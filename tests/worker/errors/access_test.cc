@@ -13,13 +13,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "weft/base/log.h"
-#include "weft/base/mutex.h"
 #include "weft/base/rpc_error.h"
 #include "weft/rpc/aten/aten.h"
 #include "weft/rpc/class.h"
 #include "weft/rpc/function.h"
 #include "weft/rref/rref.h"
+#include "weft/tests/base/captured_log.h"
 #include "weft/tests/support/error_of.h"
 #include "weft/tests/support/worker_world.h"
 
@@ -96,28 +95,8 @@ void expect_denied(const absl::Status& status, const std::string& worker, const 
                     HasSubstr("'access_test::" + function + "'")));
 }
 
-// The lines that a test has logged.
-class Log {
- public:
-  Log() {
-    weft::set_log_sink([this](weft::LogLevel, std::string_view line) {
-      weft::MutexLock lock(mutex_);
-      lines_.append(line).append("\n");
-    });
-  }
-  ~Log() { weft::set_log_sink(nullptr); }
-  std::string lines() {
-    weft::MutexLock lock(mutex_);
-    return lines_;
-  }
-
- private:
-  weft::Mutex mutex_;
-  std::string lines_ ABSL_GUARDED_BY(mutex_);
-};
-
 TEST_P(AccessWorldTest, AFunctionRunsOnlyForItsRoles) {
-  Log log;
+  const weft::testing::CapturedLog log;
   WorkerWorld world(3, with_roles(GetParam()));
   {
     const WorkerScope scope(world[0]);
@@ -138,7 +117,7 @@ TEST_P(AccessWorldTest, AFunctionRunsOnlyForItsRoles) {
     EXPECT_EQ(weft::rpc_sync("worker2", for_trainers), 3);  // its own functions are always allowed
   }
   EXPECT_EQ(runs, 3);
-  EXPECT_THAT(log.lines(), HasSubstr("worker 'worker1' with role 'evaluator' may not call"));
+  EXPECT_EQ(log.lines_with("worker 'worker1' with role 'evaluator' may not call").size(), 1u);
   world.shutdown_all();
 }
 
