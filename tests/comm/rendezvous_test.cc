@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "weft/sockets/tcp_port.h"
+#include "weft/tests/sockets/unused_port.h"
 #include "weft/tests/support/launched.h"
 
 namespace weft::testing {
@@ -57,13 +58,6 @@ Outcome run_stopping(const std::string& server, const std::string& rank) {
                                   "wait $server 2>/dev/null; exit $code"));
 }
 
-// A port that was free a moment ago. Another process may take it.
-int free_port() {
-  const auto port = listen_on("127.0.0.1", 0);
-  EXPECT_TRUE(port.ok()) << port.status();
-  return port->port;
-}
-
 std::string address(int rank, int size, int port) {
   return absl::StrCat("MASTER_ADDR=127.0.0.1 MASTER_PORT=", port, " RANK=", rank,
                       " WORLD_SIZE=", size);
@@ -80,7 +74,7 @@ void expect_all_joined(const std::vector<Outcome>& outcomes) {
 }
 
 TEST(Rendezvous, ByVariables) {
-  const int port = free_port();
+  const int port = unused_port();
   std::vector<std::string> commands;
   for (int rank = 0; rank < 3; ++rank) commands.push_back(join(address(rank, 3, port), "again=1"));
   const std::vector<Outcome> outcomes = run_together(commands);
@@ -89,13 +83,13 @@ TEST(Rendezvous, ByVariables) {
 }
 
 TEST(Rendezvous, RankAndSizeInTheOptionsGoBeforeVariables) {
-  const std::string place = absl::StrCat("MASTER_ADDR=127.0.0.1 MASTER_PORT=", free_port());
+  const std::string place = absl::StrCat("MASTER_ADDR=127.0.0.1 MASTER_PORT=", unused_port());
   expect_all_joined(
       run_together({join(place, "rank=0 size=2"), join(place + " RANK=7", "rank=1 size=2")}));
 }
 
 TEST(Rendezvous, ByAddress) {
-  const std::string method = absl::StrCat("backend=gloo method=tcp://127.0.0.1:", free_port());
+  const std::string method = absl::StrCat("backend=gloo method=tcp://127.0.0.1:", unused_port());
   expect_all_joined(
       run_together({join("", method + " size=2 rank=0"), join("", method + " size=2 rank=1")}));
 }
@@ -138,7 +132,7 @@ TEST(Rendezvous, RestartedRanksMeetOnTheSameStore) {
 }
 
 TEST(Rendezvous, NoRankServesWhereTheLauncherDoes) {
-  const int port = free_port();
+  const int port = unused_port();
   // torchrun's agent hosts the store, so no rank may host it: rank 0 waits for it like the others.
   const std::string agent = address(0, 2, port) + " TORCHELASTIC_USE_AGENT_STORE=True";
   const Outcome outcome = run_command(join(agent, "timeout=1500"));
@@ -186,7 +180,7 @@ void expect_all_told(const std::vector<Outcome>& outcomes, const std::string& te
 }
 
 TEST(Rendezvous, DifferentWorldSizesFailAllRanks) {
-  const int port = free_port();
+  const int port = unused_port();
   expect_all_told(run_together({join(address(0, 3, port), "timeout=10000"),
                                 join(address(1, 3, port), "timeout=10000"),
                                 join(address(2, 4, port), "timeout=10000")}),
@@ -194,7 +188,7 @@ TEST(Rendezvous, DifferentWorldSizesFailAllRanks) {
 }
 
 TEST(Rendezvous, TwoThatClaimOneRankFailAllRanks) {
-  const int port = free_port();
+  const int port = unused_port();
   expect_all_told(run_together({join(address(0, 3, port), "timeout=10000"),
                                 join(address(1, 3, port), "timeout=10000"),
                                 join(address(1, 3, port), "timeout=10000")}),
@@ -203,7 +197,7 @@ TEST(Rendezvous, TwoThatClaimOneRankFailAllRanks) {
 
 TEST(Rendezvous, WhoDoesNotComeIsNamedInTime) {
   const auto begin = Clock::now();
-  const int port = free_port();
+  const int port = unused_port();
   for (const Outcome& outcome : run_together({join(address(0, 3, port), "timeout=1500"),
                                               join(address(2, 3, port), "timeout=1500")})) {
     EXPECT_EQ(outcome.code, 3);
@@ -215,7 +209,7 @@ TEST(Rendezvous, WhoDoesNotComeIsNamedInTime) {
 
 TEST(Rendezvous, NobodyAtTheAddressIsToldInTime) {
   const auto begin = Clock::now();
-  const int port = free_port();
+  const int port = unused_port();
   const Outcome outcome = run_command(join(address(1, 2, port), "timeout=1500"));
   EXPECT_EQ(outcome.code, 3) << outcome.output;
   EXPECT_THAT(outcome.output, AllOf(HasSubstr(absl::StrCat("127.0.0.1:", port)),
@@ -240,7 +234,7 @@ TEST(Rendezvous, AServerThatNeverAnswersIsToldInTime) {
 
 // The server answered until it was stopped, and its connections stay open.
 TEST(Rendezvous, AServerThatStopsIsToldInTime) {
-  const int port = free_port();
+  const int port = unused_port();
   const std::string rank = absl::StrCat("method=tcp://127.0.0.1:", port, " size=3 rank=");
   const std::string last = absl::StrCat(rank, "1 timeout=5000 port=", port);
   const Outcome outcome = run_stopping(join("", rank + "0"), join("", last));
@@ -251,7 +245,7 @@ TEST(Rendezvous, AServerThatStopsIsToldInTime) {
 }
 
 TEST(Rendezvous, AServerThatStopsIsToldInTimeToWhoFormsASameHostGroup) {
-  const int port = free_port();
+  const int port = unused_port();
   const std::string server = absl::StrCat("method=tcp://127.0.0.1:", port, " size=2 rank=0");
   const Outcome outcome =
       run_stopping(join("", server), join("", absl::StrCat("ask=1 timeout=2000 port=", port)));

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "weft/sockets/tcp_port.h"
+#include "weft/tests/sockets/unused_port.h"
 #include "weft/tests/support/launched.h"
 #include "weft/worker/store/rendezvous.h"
 
@@ -23,6 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using weft::testing::Outcome;
 using weft::testing::run_command;
+using weft::testing::unused_port;
 
 constexpr const char* kProgram = WEFT_BUILD_DIR "/tests/worker/worker_test_program";
 
@@ -44,15 +45,6 @@ Outcome by_hand(int ranks, const std::string& task, uint16_t port,
   }
   absl::StrAppend(&script, "for pid in $pids; do wait $pid; code=$((code + $?)); done; exit $code");
   return run_command(absl::StrCat("exec 2>&1; ", script));
-}
-
-// Returns a port below those that the kernel gives to connections, so that nobody takes it
-// meanwhile.
-uint16_t free_port() {
-  for (uint16_t port = static_cast<uint16_t>(20000 + getpid() % 10000); port > 0; ++port) {
-    if (listen_on("127.0.0.1", port).ok()) return port;
-  }
-  return 0;
 }
 
 TEST(WorkerProcessTest, EveryRankCallsEveryOtherAndAllEndInGoodOrder) {
@@ -195,8 +187,8 @@ TEST(WorkerProcessTest, ARanksFailureIsInItsErrorFileAndTheOthersGoOn) {
                                     HasSubstr("this rank \"fails\"")));
 
   const std::string path = absl::StrCat(::testing::TempDir(), "worker_process_error.", getpid());
-  EXPECT_EQ(by_hand(2, "fail 1", free_port(), absl::StrCat("TORCHELASTIC_ERROR_FILE=", path)).code,
-            1);
+  EXPECT_EQ(
+      by_hand(2, "fail 1", unused_port(), absl::StrCat("TORCHELASTIC_ERROR_FILE=", path)).code, 1);
   std::ifstream file(path);
   const nlohmann::json error = nlohmann::json::parse(file, nullptr, false);
   ASSERT_TRUE(error.is_object());
@@ -207,14 +199,14 @@ TEST(WorkerProcessTest, ARanksFailureIsInItsErrorFileAndTheOthersGoOn) {
 // ---- three ways to start
 
 TEST(WorkerProcessTest, TheSameBinaryRunsByHand) {
-  const Outcome outcome = by_hand(2, "ring", free_port());
+  const Outcome outcome = by_hand(2, "ring", unused_port());
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("worker0 called 2"), HasSubstr("worker1 called 2")));
 }
 
 // The ranks run their rounds at their own pace. Rank 0 hosts the store.
 TEST(WorkerProcessTest, ByHandAGroupThatHasEndedMayBeJoinedAgainAtOnce) {
-  const Outcome outcome = by_hand(2, "again 20", free_port());
+  const Outcome outcome = by_hand(2, "again 20", unused_port());
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("worker0 was there 20 times"),
                                     HasSubstr("worker1 was there 20 times")));
@@ -222,7 +214,7 @@ TEST(WorkerProcessTest, ByHandAGroupThatHasEndedMayBeJoinedAgainAtOnce) {
 
 TEST(WorkerProcessTest, AStoreThatTheAgentHostsServesTheRanksAndOutlivesThem) {
   RendezvousOptions options;
-  options.port = free_port();
+  options.port = unused_port();
   const auto agent = host_rendezvous_store(options);
   ASSERT_TRUE(agent.ok()) << agent.status();
   // Without this variable rank 0 would try to listen on the agent's port, and fail.
