@@ -16,4 +16,5 @@
 #include "weft/rref/rref.h"
 #include "weft/worker/run_main.h"
 #include "weft/worker/shared_empty.h"
+#include "weft/worker/stop_request.h"
 #include "weft/worker/worker.h"

@@ -22,7 +22,7 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "weft/base/launch_environment.h"
+#include "weft/base/environment.h"
 #include "weft/security/secret_bytes.h"
 
 namespace weft {

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "weft/base/launch_environment.h"
+#include "weft/base/environment.h"
 
 namespace weft {
 

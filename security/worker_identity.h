@@ -19,7 +19,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "weft/base/launch_environment.h"
+#include "weft/base/environment.h"
 #include "weft/security/tls_identity.h"
 
 namespace weft {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/environment.h"
 #include "weft/base/rpc_error.h"
 #include "weft/base/status.h"
 #include "weft/rpc/rendezvous/worker_info.h"

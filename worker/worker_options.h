@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "weft/base/clock.h"
-#include "weft/base/launch_environment.h"
+#include "weft/launcher/launch_environment.h"
 #include "weft/rpc/membership/lease_options.h"
 #include "weft/rpc/registry.h"
 #include "weft/rpc/rendezvous/rendezvous_store.h"

@@ -17,10 +17,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "weft/base/launch_environment.h"
+#include "weft/base/environment.h"
 #include "weft/comm/internal/exception_text.h"
 #include "weft/comm/process_group.h"
 #include "weft/comm/tensors/tensor_arguments.h"
+#include "weft/launcher/launch_environment.h"
 
 namespace weft::comm_internal {
 namespace {

@@ -23,7 +23,6 @@
 #include <vector>
 
 #include "weft/base/clock.h"
-#include "weft/base/launch_environment.h"
 #include "weft/base/rpc_error.h"
 #include "weft/ddp/distributed_sampler.h"
 #include "weft/dist_optim/averaging_group.h"
@@ -35,6 +34,7 @@
 #include "weft/examples/parameter_server/position.h"
 #include "weft/examples/support/fashion_mnist.h"
 #include "weft/examples/support/training_report.h"
+#include "weft/launcher/launch_environment.h"
 #include "weft/worker/worker.h"
 
 namespace weft::examples {

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "weft/base/launch_environment.h"
+#include "weft/base/environment.h"
 
 namespace weft::testing {
 

@@ -12,14 +12,14 @@ namespace {
 
 struct RolePlace {
   std::string name;
-  uint32_t rank = 0;  // among the processes of the role
-  uint32_t count = 0;
+  uint32_t rank = 0;   // among the processes of the role
+  uint32_t total = 0;  // of them
 };
 
-RolePlace role_of(const std::vector<Role>& roles, uint32_t rank) {
-  for (const Role& role : roles) {
-    if (rank < role.count) return {role.name, rank, role.count};
-    rank -= role.count;
+RolePlace role_of(const NodePlace& nodes, uint32_t local_rank) {
+  for (const RoleShare& role : nodes.roles) {
+    if (local_rank < role.count) return {role.name, role.first + local_rank, role.total};
+    local_rank -= role.count;
   }
   return {};
 }
@@ -27,7 +27,7 @@ RolePlace role_of(const std::vector<Role>& roles, uint32_t rank) {
 }  // namespace
 
 std::vector<std::string> child_environment(const std::vector<std::string>& inherited,
-                                           const GroupPlace& place, uint32_t rank,
+                                           const GroupPlace& place, uint32_t local_rank,
                                            uint32_t restart_count, const std::string& error_file) {
   std::map<std::string, std::string> variables;
   for (const std::string& entry : inherited) {
@@ -35,18 +35,18 @@ std::vector<std::string> child_environment(const std::vector<std::string>& inher
     if (equals != std::string::npos) variables[entry.substr(0, equals)] = entry.substr(equals + 1);
   }
   const LaunchOptions& options = place.options;
-  const RolePlace role = role_of(options.roles, rank);
-  const std::string count = absl::StrCat(options.processes);
+  const NodePlace& nodes = place.nodes;
+  const RolePlace role = role_of(nodes, local_rank);
   const std::pair<const char*, std::string> settings[] = {
-      {"RANK", absl::StrCat(rank)},
-      {"LOCAL_RANK", absl::StrCat(rank)},
-      {"WORLD_SIZE", count},
-      {"LOCAL_WORLD_SIZE", count},
-      {"GROUP_RANK", "0"},
-      {"GROUP_WORLD_SIZE", "1"},
+      {"RANK", absl::StrCat(nodes.first_rank + local_rank)},
+      {"LOCAL_RANK", absl::StrCat(local_rank)},
+      {"WORLD_SIZE", absl::StrCat(nodes.world_size)},
+      {"LOCAL_WORLD_SIZE", absl::StrCat(options.processes)},
+      {"GROUP_RANK", absl::StrCat(nodes.node)},
+      {"GROUP_WORLD_SIZE", absl::StrCat(nodes.nodes)},
       {"ROLE_NAME", role.name},
       {"ROLE_RANK", absl::StrCat(role.rank)},
-      {"ROLE_WORLD_SIZE", absl::StrCat(role.count)},
+      {"ROLE_WORLD_SIZE", absl::StrCat(role.total)},
       {"MASTER_ADDR", options.master_addr},
       {"MASTER_PORT", absl::StrCat(options.master_port)},
       {"TORCHELASTIC_RUN_ID", options.run_id},
@@ -62,6 +62,7 @@ std::vector<std::string> child_environment(const std::vector<std::string>& inher
   variables.try_emplace("OMP_NUM_THREADS", "1");
   variables.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
   variables.erase("WEFT_TERMINAL_COLUMNS");
+  variables.erase("WEFT_LAUNCHER");  // of the launcher that started this one
   if (place.terminal_columns > 0) {
     variables["WEFT_TERMINAL_COLUMNS"] = absl::StrCat(place.terminal_columns);
   }

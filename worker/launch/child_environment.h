@@ -9,18 +9,21 @@
 #include <vector>
 
 #include "weft/worker/launch/launch_options.h"
+#include "weft/worker/launch/node_place.h"
 
 namespace weft::launch {
 
 // The part that is the same for every process of one launch.
 struct GroupPlace {
-  LaunchOptions options;        // run_id and master_port are set
+  LaunchOptions options;  // run_id and master_port are set
+  NodePlace nodes;
   size_t terminal_columns = 0;  // room for a line of a process; 0: it does not reach a terminal
 };
 
 // `inherited` and the result are NAME=VALUE. `error_file` becomes TORCHELASTIC_ERROR_FILE.
+// `local_rank` counts on this machine.
 std::vector<std::string> child_environment(const std::vector<std::string>& inherited,
-                                           const GroupPlace& place, uint32_t rank,
+                                           const GroupPlace& place, uint32_t local_rank,
                                            uint32_t restart_count, const std::string& error_file);
 
 // The message in an error file of torchrun's format: {"message": {"message": TEXT, ...}} or

@@ -1,14 +1,17 @@
 #include "weft/worker/launch/launch_options.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 #include <sstream>
+#include <thread>
 
 #include <CLI/CLI.hpp>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "weft/launcher/launch_environment.h"
 
 namespace weft::launch {
 namespace {
@@ -16,7 +19,9 @@ namespace {
 constexpr uint32_t kMaxProcesses = 1024;
 constexpr uint32_t kDefaultRestarts = 3;
 constexpr uint32_t kMaxRestarts = 1000000;
-constexpr double kMaxGraceSeconds = 86400;
+constexpr uint32_t kMaxNodes = 65536;
+constexpr double kMaxSeconds = 86400;
+constexpr uint16_t kPort = 29500;  // of the store, with several nodes
 
 // Each of these throws CLI::ValidationError. CLI11 adds the option's name to the message.
 
@@ -78,36 +83,125 @@ void settle_counts(const std::string& roles, bool count_given, LaunchOptions& op
   if (total > kMaxProcesses) throw CLI::ValidationError("--roles", "too many processes");
 }
 
+std::chrono::nanoseconds from_seconds(double seconds) {
+  return std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9));
+}
+
+// If srun, mpirun or a pod of Kubernetes started this launcher, then each task, rank or pod is a
+// node. Returns nullopt if nothing of the kind did.
+std::optional<LaunchEnvironment> place_among_nodes(const EnvironmentReader& read) {
+  const absl::StatusOr<Launcher> launcher = find_launcher(read);
+  if (launcher.ok() && (*launcher == Launcher::kTorch || *launcher == Launcher::kSingle)) {
+    return std::nullopt;
+  }
+  const absl::StatusOr<LaunchEnvironment> place =
+      read_launch_environment([&](const char* name) -> std::optional<std::string> {
+        // How many processes the pod has is this launcher's matter.
+        return std::string(name) == "PET_NPROC_PER_NODE" ? std::nullopt : read(name);
+      });
+  if (!place.ok()) throw CLI::ValidationError("environment", std::string(place.status().message()));
+  return place->world_size == 1 ? std::nullopt : std::optional<LaunchEnvironment>(*place);
+}
+
+uint32_t count_gpus() {
+  uint32_t count = 0;
+  while (count < kMaxProcesses && std::filesystem::exists(absl::StrCat("/dev/nvidia", count))) {
+    ++count;
+  }
+  return count;
+}
+
+// PET_NPROC_PER_NODE, as torchrun understands it. 0: the variable is not set.
+uint32_t processes_of_environment(const EnvironmentReader& read) {
+  const std::string text = read("PET_NPROC_PER_NODE").value_or("");
+  if (text.empty()) return 0;
+  const uint32_t gpus = count_gpus();
+  if (text == "gpu" && gpus == 0) throw CLI::ValidationError("PET_NPROC_PER_NODE", "'gpu': none");
+  if (text == "gpu" || (text == "auto" && gpus > 0)) return gpus;
+  if (text == "cpu" || text == "auto") return std::max(1u, std::thread::hardware_concurrency());
+  uint32_t count = 0;
+  if (absl::SimpleAtoi(text, &count) && count > 0 && count <= kMaxProcesses) return count;
+  throw CLI::ValidationError("PET_NPROC_PER_NODE", "'" + text + "' is no number, auto, cpu or gpu");
+}
+
+// Which of the options with a default in the environment the user has given.
+struct Given {
+  const CLI::Option* nodes;
+  const CLI::Option* node;
+  const CLI::Option* processes;
+  const CLI::Option* master_addr;
+  const CLI::Option* master_port;
+};
+
+void settle_nodes(const Given& given, const EnvironmentReader& read, LaunchOptions& options) {
+  const auto was_given = [](const CLI::Option* option) { return option->count() > 0; };
+  if (!was_given(given.processes)) {
+    if (const uint32_t count = processes_of_environment(read)) options.processes = count;
+  }
+  if (!was_given(given.nodes)) {
+    if (const auto place = place_among_nodes(read)) {
+      options.nodes = place->world_size;
+      if (!was_given(given.node)) options.node = place->rank;
+      if (!was_given(given.master_addr)) options.master_addr = place->master_addr;
+      if (!was_given(given.master_port)) options.master_port = place->master_port;
+    }
+  } else if (options.nodes > 1 && !(was_given(given.node) && was_given(given.master_addr))) {
+    throw CLI::ValidationError("--nnodes", "needs --node-rank and --master-addr");
+  }
+  if (options.node >= options.nodes) {
+    throw CLI::ValidationError(
+        "--node-rank", absl::StrCat(options.node, " is not below --nnodes ", options.nodes));
+  }
+  if (options.nodes > 1 && options.master_port == 0) options.master_port = kPort;
+}
+
 }  // namespace
 
-CommandLine parse_command_line(const std::vector<std::string>& arguments) {
+CommandLine parse_command_line(const std::vector<std::string>& arguments,
+                               const EnvironmentReader& read) {
   LaunchOptions options;
-  uint32_t nodes = 1;
   double grace = 10;
+  double join_timeout = 300;
+  double node_timeout = 10;
   bool no_prefix = false;
   std::string policy = "end";
   std::string roles;
 
-  CLI::App app("Starts a group of processes on this machine, with torchrun's variables.",
-               "weft_launch");
+  CLI::App app(
+      "Starts a group of processes, on this machine or on several, with torchrun's variables.",
+      "weft_launch");
   app.footer("The program comes after --: weft_launch -n 2 -- ./train --epochs 3");
   CLI::Option* count = app.add_option("-n,--nproc-per-node", options.processes,
                                       "how many processes (default 1, or what --roles adds up to)")
                            ->check(CLI::Range(1u, kMaxProcesses));
-  app.add_option("--nnodes", nodes,
-                 "number of machines; only 1, `torchrun --no-python` starts more");
+  Given given;
+  given.processes = count;
+  given.nodes = app.add_option("--nnodes", options.nodes,
+                               "number of machines (nodes), each with a launcher of its own "
+                               "(default: what srun, mpirun or Kubernetes say, else 1)")
+                    ->check(CLI::Range(1u, kMaxNodes));
+  given.node = app.add_option("--node-rank", options.node, "which of them this one is, from 0");
   app.add_option("--roles", roles, "NAME:COUNT,...: ROLE_NAME for the first, the next ... ranks");
-  app.add_option("--master-addr", options.master_addr, "host of the rendezvous store")
-      ->capture_default_str();
-  app.add_option("--master-port", options.master_port, "its port, 0 for a free one")
-      ->capture_default_str();
+  given.master_addr =
+      app.add_option("--master-addr", options.master_addr, "host of node 0, which has the store")
+          ->capture_default_str();
+  given.master_port =
+      app.add_option("--master-port", options.master_port,
+                     "port of the store (default: a free one; with several nodes 29500)");
+  app.add_option("--join-timeout", join_timeout, "seconds to wait for the other nodes")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, kMaxSeconds));
+  app.add_option("--node-timeout", node_timeout,
+                 "seconds without a word of another node's launcher until the node is lost")
+      ->capture_default_str()
+      ->check(CLI::Range(2.0, kMaxSeconds));
   app.add_option("--run-id", options.run_id, "name of the job (default: a random one)");
   app.add_option("--on-failure", policy,
                  "end: the first failure ends the group (default); continue: the others go on; "
                  "restart[=N]: start the failed process again, at most N times (default 3)");
   app.add_option("--grace", grace, "seconds from the first signal to SIGKILL")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, kMaxGraceSeconds));
+      ->check(CLI::Range(0.0, kMaxSeconds));
   app.add_flag(
       "--no-prefix", no_prefix,
       "let the processes write to the launcher's own output instead of merging their lines");
@@ -117,10 +211,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
   try {
     // CLI11 takes the arguments in reverse order.
     app.parse(std::vector<std::string>(std::make_reverse_iterator(separator), arguments.rend()));
-    if (nodes != 1) {
-      throw CLI::ValidationError(
-          "--nnodes", "weft_launch starts one machine; use `torchrun --no-python` for several");
-    }
+    settle_nodes(given, read, options);
     parse_policy(policy, options);
     settle_counts(roles, count->count() > 0, options);
     if (options.master_addr.empty()) throw CLI::ValidationError("--master-addr", "is empty");
@@ -139,7 +230,9 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
     result.text = text.str();
     return result;
   }
-  options.grace = std::chrono::nanoseconds(static_cast<int64_t>(grace * 1e9));
+  options.grace = from_seconds(grace);
+  options.join_timeout = from_seconds(join_timeout);
+  options.node_timeout = from_seconds(node_timeout);
   options.prefix = !no_prefix;
   options.program.assign(separator + 1, arguments.end());
   result.options = std::move(options);

@@ -1,6 +1,10 @@
-// weft_launch: starts a group of processes on this machine, and hosts their rendezvous store.
+// weft_launch: starts a group of processes on this machine, or its part of a group on several
+// machines. The launcher of the first machine hosts the group's rendezvous store.
 
+#include <algorithm>
 #include <cstdio>
+#include <memory>
+#include <poll.h>
 #include <random>
 #include <string>
 #include <unistd.h>
@@ -8,19 +12,30 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "weft/base/status.h"
 #include "weft/worker/launch/launch_options.h"
+#include "weft/worker/launch/node_group.h"
 #include "weft/worker/launch/supervisor.h"
 #include "weft/worker/store/rendezvous.h"
 
+namespace weft::launch {
 namespace {
 
 constexpr int kCouldNotLaunch = 1;
 constexpr int kNotExecutable = 126;
 constexpr int kNoProgram = 127;
+// Of one call on the store of another machine. Signals are looked at between two calls.
+constexpr absl::Duration kStoreTimeout = absl::Seconds(5);
 
-std::string random_run_id() {
+std::string random_text() {
   std::random_device device;
-  return absl::StrCat("weft-", absl::Hex(device(), absl::kZeroPad8));
+  return absl::StrCat(absl::Hex(device(), absl::kZeroPad8));
+}
+
+std::string host_name() {
+  char name[256] = "";
+  (void)gethostname(name, sizeof(name) - 1);
+  return name;
 }
 
 int fail(const absl::Status& status, int code) {
@@ -28,7 +43,78 @@ int fail(const absl::Status& status, int code) {
   return code;
 }
 
+// Whether a signal waits to be read. It stays there for the supervisor.
+bool signal_waits(const FileDescriptor& signals) {
+  pollfd waiting = {signals.get(), POLLIN, 0};
+  return poll(&waiting, 1, 0) == 1;
+}
+
+// Node 0 hosts the store. The launchers of the other nodes may be there before it.
+absl::StatusOr<std::unique_ptr<RendezvousStore>> open_store(LaunchOptions& options,
+                                                            const FileDescriptor& signals) {
+  RendezvousOptions rendezvous;
+  rendezvous.host = options.master_addr;
+  rendezvous.port = options.master_port;
+  if (options.node == 0) {
+    WEFT_ASSIGN_OR_RETURN(HostedStore hosted, host_rendezvous_store(rendezvous));
+    options.master_port = hosted.port;
+    return std::move(hosted.store);
+  }
+  rendezvous.timeout = kStoreTimeout;
+  const auto deadline = std::chrono::steady_clock::now() + options.join_timeout;
+  while (true) {
+    auto store = connect_rendezvous_store(rendezvous);
+    const bool too_late = std::chrono::steady_clock::now() >= deadline;
+    if (store.ok() || !absl::IsDeadlineExceeded(store.status()) || too_late) return store;
+    if (signal_waits(signals))
+      return absl::CancelledError("interrupted while it waited for node 0");
+  }
+}
+
+absl::StatusOr<std::unique_ptr<NodeGroup>> join_nodes(RendezvousStore& store,
+                                                      const LaunchOptions& options,
+                                                      const FileDescriptor& signals) {
+  const NodeRecord self = {.host = host_name(),
+                           .nodes = options.nodes,
+                           .roles = options.roles,
+                           .run_id = options.run_id,
+                           .token = absl::StrCat(getpid(), "-", random_text())};
+  NodeGroupOptions group;
+  group.node = options.node;
+  group.join_timeout = options.join_timeout;
+  group.lost_after = static_cast<uint32_t>(options.node_timeout / group.interval);
+  return NodeGroup::join(store, self, group, [&] { return signal_waits(signals); });
+}
+
+int run(LaunchOptions options) {
+  // Call it before the store starts its threads.
+  auto signals = take_signals();
+  if (!signals.ok()) return fail(signals.status(), kCouldNotLaunch);
+  if (options.run_id.empty()) options.run_id = "weft-" + random_text();
+  const auto store = open_store(options, *signals);
+  if (!store.ok()) return fail(store.status(), kCouldNotLaunch);
+
+  std::unique_ptr<NodeGroup> nodes;
+  NodePlace place = place_of_node({{.nodes = 1, .roles = options.roles}}, 0);
+  if (options.nodes > 1) {
+    auto joined = join_nodes(**store, options, *signals);
+    if (!joined.ok()) return fail(joined.status(), kCouldNotLaunch);
+    nodes = *std::move(joined);
+    place = nodes->place();
+    options.run_id = nodes->run_id();
+  }
+
+  Supervisor supervisor({.options = std::move(options), .nodes = std::move(place)},
+                        *std::move(signals), nodes.get());
+  const absl::StatusOr<int> code = supervisor.run();
+  if (code.ok()) return *code;
+  if (absl::IsNotFound(code.status())) return fail(code.status(), kNoProgram);
+  if (absl::IsPermissionDenied(code.status())) return fail(code.status(), kNotExecutable);
+  return fail(code.status(), kCouldNotLaunch);
+}
+
 }  // namespace
+}  // namespace weft::launch
 
 int main(int argc, char** argv) {
   weft::launch::CommandLine command_line =
@@ -37,24 +123,5 @@ int main(int argc, char** argv) {
     std::fputs(command_line.text.c_str(), command_line.exit_code == 0 ? stdout : stderr);
     return command_line.exit_code;
   }
-  // Call it before the store starts its threads.
-  auto signals = weft::launch::take_signals();
-  if (!signals.ok()) return fail(signals.status(), kCouldNotLaunch);
-
-  weft::launch::GroupPlace place;
-  place.options = *std::move(command_line.options);
-  if (place.options.run_id.empty()) place.options.run_id = random_run_id();
-  weft::RendezvousOptions rendezvous;
-  rendezvous.host = place.options.master_addr;
-  rendezvous.port = place.options.master_port;
-  auto hosted = weft::host_rendezvous_store(rendezvous);
-  if (!hosted.ok()) return fail(hosted.status(), kCouldNotLaunch);
-  place.options.master_port = hosted->port;
-
-  weft::launch::Supervisor supervisor(std::move(place), *std::move(signals));
-  const absl::StatusOr<int> code = supervisor.run();
-  if (code.ok()) return *code;
-  if (absl::IsNotFound(code.status())) return fail(code.status(), kNoProgram);
-  if (absl::IsPermissionDenied(code.status())) return fail(code.status(), kNotExecutable);
-  return fail(code.status(), kCouldNotLaunch);
+  return weft::launch::run(*std::move(command_line.options));
 }

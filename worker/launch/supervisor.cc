@@ -115,16 +115,17 @@ absl::StatusOr<FileDescriptor> take_signals() {
   return fd;
 }
 
-Supervisor::Supervisor(GroupPlace place, FileDescriptor signals)
+Supervisor::Supervisor(GroupPlace place, FileDescriptor signals, NodeGroup* nodes)
     : place_([&] {
         const OutputMerger::Options options = merger_options();
-        const size_t prefix = OutputMerger::prefix(place.options.processes - 1).size();
+        const size_t prefix = OutputMerger::prefix(place.nodes.world_size - 1).size();
         if (place.options.prefix && options.terminal[0] && options.columns > prefix + 1) {
           place.terminal_columns = options.columns - prefix - 1;
         }
         return std::move(place);
       }()),
       signals_(std::move(signals)),
+      nodes_(nodes),
       core_(core_options(place_.options)),
       merger_(merger_options()),
       children_(place_.options.processes) {
@@ -136,13 +137,21 @@ Supervisor::~Supervisor() {
   if (!folder_.empty()) std::filesystem::remove_all(folder_, ignored);
 }
 
-absl::StatusOr<int> Supervisor::run() {
+absl::Status Supervisor::prepare() {
   WEFT_ASSIGN_OR_RETURN(program_, find_program(place_.options.program.front()));
   const char* temporary = getenv("TMPDIR");
   folder_ = absl::StrCat(temporary == nullptr ? "/tmp" : temporary, "/weft_launch.XXXXXX");
-  if (mkdtemp(folder_.data()) == nullptr) {
-    const std::string path = std::exchange(folder_, "");
-    return absl::UnavailableError(absl::StrCat(path, ": ", strerror(errno)));
+  if (mkdtemp(folder_.data()) != nullptr) return absl::OkStatus();
+  const std::string path = std::exchange(folder_, "");
+  return absl::UnavailableError(absl::StrCat(path, ": ", strerror(errno)));
+}
+
+absl::StatusOr<int> Supervisor::run() {
+  const absl::Status prepared = prepare();
+  if (!prepared.ok()) {
+    tell_nodes(kNotFound, std::string(prepared.message()));
+    if (nodes_ != nullptr) leave_nodes();
+    return prepared;
   }
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   act(core_.start());
@@ -150,11 +159,13 @@ absl::StatusOr<int> Supervisor::run() {
     wait_for_events();
     read_signals();
     reap_children();
+    read_nodes();
     act(core_.on_time(std::chrono::steady_clock::now()));
   }
   end_strays();
+  const int code = nodes_ == nullptr ? core_.exit_code() : leave_nodes();
   flush_output();
-  return core_.exit_code();
+  return code;
 }
 
 void Supervisor::act(const std::vector<Action>& actions) {
@@ -189,9 +200,11 @@ void Supervisor::start_child(const Action& action) {
     child.output[1] = std::move(started->err);
     return;
   }
-  merger_.say(absl::StrCat("weft_launch: rank ", action.rank,
-                           " could not be started: ", started.status().message()));
+  const std::string text = absl::StrCat("rank ", rank_of(action.rank),
+                                        " could not be started: ", started.status().message());
+  merger_.say(absl::StrCat("weft_launch: ", text));
   const int code = absl::IsNotFound(started.status()) ? kNotFound : kNotExecutable;
+  tell_nodes(code, text);
   act(core_.on_start_failed(action.rank, code, std::chrono::steady_clock::now()));
 }
 
@@ -218,6 +231,7 @@ void Supervisor::wait_for_events() {
     // poll skips negative descriptors.
     waiting.push_back({merger_.pending(stream).empty() ? -1 : fd_of(stream), POLLOUT, 0});
   }
+  waiting.push_back({nodes_ == nullptr ? -1 : nodes_->descriptor(), POLLIN, 0});
   int timeout = -1;
   if (const std::optional<TimePoint> deadline = core_.deadline()) {
     const auto left =
@@ -238,8 +252,51 @@ void Supervisor::read_signals() {
   while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) continue;
+    tell_nodes(128 + signal, absl::StrCat("the launcher got ", signal_name(signal)));
     act(core_.on_signal(signal, std::chrono::steady_clock::now()));
   }
+}
+
+// Ends this machine's processes if the group has failed on another one.
+void Supervisor::read_nodes() {
+  if (nodes_ == nullptr) return;
+  uint64_t count = 0;
+  (void)!read(nodes_->descriptor(), &count, sizeof(count));
+  const std::optional<NodeFailure> failure = nodes_->failure();
+  if (!failure || group_failed_) return;
+  group_failed_ = true;
+  if (failure->node != place_.nodes.node) {
+    merger_.say(absl::StrCat("weft_launch: node ", failure->node, " (",
+                             nodes_->host_of(failure->node), "): ", failure->text));
+  }
+  act(core_.on_group_failure(failure->code, std::chrono::steady_clock::now()));
+}
+
+void Supervisor::tell_nodes(int code, const std::string& text) {
+  if (nodes_ != nullptr) nodes_->fail(code, text);
+}
+
+// Returns the exit code once this launcher may exit. Until then it answers the others. A signal
+// ends the other nodes; a second one ends the wait.
+int Supervisor::leave_nodes() {
+  nodes_->finish(core_.exit_code());
+  bool signalled = false;
+  while (!nodes_->may_leave()) {
+    flush_output();
+    pollfd waiting[] = {{signals_.get(), POLLIN, 0}, {nodes_->descriptor(), POLLIN, 0}};
+    (void)poll(waiting, 2, -1);
+    read_nodes();
+    signalfd_siginfo info;
+    while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+      const int signal = static_cast<int>(info.ssi_signo);
+      if (signal == SIGCHLD) continue;
+      if (signalled) return 128 + signal;
+      signalled = true;
+      tell_nodes(128 + signal, absl::StrCat("the launcher got ", signal_name(signal)));
+    }
+  }
+  read_nodes();
+  return nodes_->exit_code();
 }
 
 // One SIGCHLD may stand for several exits.
@@ -264,14 +321,19 @@ void Supervisor::reap_rank(uint32_t rank) {
   kill(-child.pid, SIGKILL);
   for (const Stream stream : {Stream::kOut, Stream::kErr}) {
     read_output(rank, stream, true);
-    merger_.finish(rank, stream);
+    merger_.finish(rank_of(rank), stream);
     child.output[static_cast<size_t>(stream)].reset();
   }
   const ExitStatus status = reap(child.pid);
   const pid_t pid = std::exchange(child.pid, -1);
   const bool asked_for = core_.asked_for(status);
+  const bool was_stopping = core_.is_stopping();
   const std::vector<Action> actions = core_.on_exit(rank, status, std::chrono::steady_clock::now());
-  if (!asked_for) report_exit(rank, pid, status);
+  if (!asked_for) {
+    const std::string text = describe_exit(rank, pid, status);
+    merger_.say(absl::StrCat("weft_launch: ", text));
+    if (core_.is_stopping() && !was_stopping) tell_nodes(status.shell_code(), text);
+  }
   act(actions);
 }
 
@@ -286,8 +348,8 @@ void Supervisor::end_strays() {
   }
 }
 
-void Supervisor::report_exit(uint32_t rank, pid_t pid, ExitStatus status) {
-  std::string line = absl::StrCat("weft_launch: rank ", rank, " (pid ", pid, ") ");
+std::string Supervisor::describe_exit(uint32_t rank, pid_t pid, ExitStatus status) const {
+  std::string line = absl::StrCat("rank ", rank_of(rank), " (pid ", pid, ") ");
   if (status.signal != 0) {
     absl::StrAppend(&line, "was ended by ", signal_name(status.signal));
   } else {
@@ -299,8 +361,10 @@ void Supervisor::report_exit(uint32_t rank, pid_t pid, ExitStatus status) {
     absl::StrAppend(&line, "; restart ", core_.restarts_of(rank), " of ",
                     place_.options.max_restarts);
   }
-  merger_.say(line);
+  return line;
 }
+
+uint32_t Supervisor::rank_of(uint32_t child) const { return place_.nodes.first_rank + child; }
 
 void Supervisor::read_output(uint32_t rank, Stream stream, bool until_empty) {
   FileDescriptor& output = children_[rank].output[static_cast<size_t>(stream)];
@@ -311,11 +375,11 @@ void Supervisor::read_output(uint32_t rank, Stream stream, bool until_empty) {
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && errno == EAGAIN) return;
     if (size <= 0) {
-      merger_.finish(rank, stream);
+      merger_.finish(rank_of(rank), stream);
       output.reset();
       return;
     }
-    merger_.feed(rank, stream, std::string_view(buffer.data(), static_cast<size_t>(size)));
+    merger_.feed(rank_of(rank), stream, std::string_view(buffer.data(), static_cast<size_t>(size)));
   } while (until_empty);
 }
 

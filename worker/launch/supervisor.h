@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "weft/worker/launch/child_environment.h"
 #include "weft/worker/launch/child_process.h"
+#include "weft/worker/launch/node_group.h"
 #include "weft/worker/launch/output_merger.h"
 #include "weft/worker/launch/supervisor_core.h"
 
@@ -32,12 +33,13 @@ absl::StatusOr<FileDescriptor> take_signals();
 
 class Supervisor {
  public:
-  // In `place.options`, run_id and master_port must be set.
-  Supervisor(GroupPlace place, FileDescriptor signals);
+  // In `place.options`, run_id and master_port must be set. `nodes`: the launchers of the other
+  // machines; null if there are none. It must outlive this object.
+  Supervisor(GroupPlace place, FileDescriptor signals, NodeGroup* nodes);
   ~Supervisor();
 
-  // Returns the launcher's exit code. Errors: the program cannot be executed, or there is no folder
-  // for error files.
+  // Returns the launcher's exit code. With several machines, it returns when those of node 0 may
+  // end too. Errors: the program cannot be executed, or there is no folder for error files.
   absl::StatusOr<int> run();
 
  private:
@@ -47,14 +49,19 @@ class Supervisor {
     std::string error_file;
   };
 
+  absl::Status prepare();
   void act(const std::vector<Action>& actions);
   void start_child(const Action& action);
   void wait_for_events();
   void read_signals();
+  void read_nodes();
+  void tell_nodes(int code, const std::string& text);
+  int leave_nodes();
   void reap_children();
   void reap_rank(uint32_t rank);
   void end_strays();
-  void report_exit(uint32_t rank, pid_t pid, ExitStatus status);
+  std::string describe_exit(uint32_t rank, pid_t pid, ExitStatus status) const;
+  uint32_t rank_of(uint32_t child) const;  // in the group
   void read_output(uint32_t rank, Stream stream, bool until_empty);
   void write_output(Stream stream);
   void flush_output();
@@ -62,11 +69,13 @@ class Supervisor {
 
   const GroupPlace place_;
   const FileDescriptor signals_;
+  NodeGroup* const nodes_;
   SupervisorCore core_;
   OutputMerger merger_;
   std::array<bool, 2> sink_closed_ = {false, false};
-  std::string folder_;   // of the error files
-  std::string program_;  // its path
+  bool group_failed_ = false;  // on some machine, as this one has read
+  std::string folder_;         // of the error files
+  std::string program_;        // its path
   std::vector<std::string> inherited_;
   std::vector<Child> children_;
 };

@@ -56,6 +56,12 @@ std::vector<Action> SupervisorCore::on_signal(int signal, TimePoint now) {
   return stop_all(signal, now);
 }
 
+std::vector<Action> SupervisorCore::on_group_failure(int code, TimePoint now) {
+  if (exit_code_ == 0) exit_code_ = code;
+  if (stopping_) return {};
+  return stop_all(SIGTERM, now);
+}
+
 std::vector<Action> SupervisorCore::on_time(TimePoint now) {
   std::vector<Action> actions;
   if (!deadline_ || now < *deadline_) return actions;
@@ -66,7 +72,9 @@ std::vector<Action> SupervisorCore::on_time(TimePoint now) {
 
 bool SupervisorCore::asked_for(ExitStatus status) const {
   if (!stopping_) return status.ok();
-  return status.ok() || std::find(sent_.begin(), sent_.end(), status.signal) != sent_.end();
+  return status.ok() || std::any_of(sent_.begin(), sent_.end(), [&](int signal) {
+           return status.shell_code() == 128 + signal;
+         });
 }
 
 // The grace period counts from the first reason to stop, so later signals do not prolong it.

@@ -57,12 +57,14 @@ class SupervisorCore {
   // The launcher got SIGINT, SIGTERM or SIGHUP. Passes it on to all processes; a second SIGINT
   // kills them.
   std::vector<Action> on_signal(int signal, TimePoint now);
+  // The group ends because of another machine.
+  std::vector<Action> on_group_failure(int code, TimePoint now);
   std::vector<Action> on_time(TimePoint now);
 
   // When on_time is due.
   std::optional<TimePoint> deadline() const { return deadline_; }
   // Whether this exit was expected: a success, or by a signal that the launcher sent to stop the
-  // group. Expected exits are not reported.
+  // group, or with the exit code for it (128 + signal). Expected exits are not reported.
   bool asked_for(ExitStatus status) const;
   bool is_stopping() const { return stopping_; }
   bool is_running(uint32_t rank) const { return processes_[rank].running; }

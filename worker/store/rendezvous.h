@@ -15,7 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "weft/base/launch_environment.h"
+#include "weft/launcher/launch_environment.h"
 #include "weft/rpc/rendezvous/rendezvous_store.h"
 
 namespace weft {

@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "weft/tests/examples/launched_example.h"
+#include "weft/worker/stop_request.h"
 
 namespace weft::examples {
 namespace {
@@ -180,6 +181,33 @@ TEST_F(DdpMnistJob, AResumedRunEndsAsOneThatWasNotInterrupted) {
   EXPECT_THAT(epochs(), ElementsAre());
 }
 
+// A scheduler sends SIGTERM to the launcher, which passes it on.
+TEST_F(DdpMnistJob, AStoppedRunSavesAndResumesAtItsStep) {
+  const std::string same = "--double --limit 1000 --batch 16";
+  const std::string parts =
+      absl::StrCat(same, " --losses ", file("parts"), " --checkpoint ", file("saved"));
+  const std::string said = "launcher is ";
+  pid_t launcher = -1;
+  const int code = keep(kJob.run_greeting(
+      "echo launcher is $PPID", "-n 2", parts + " --epochs 5000", [&](const std::string& line) {
+        if (const size_t at = line.find(said); at != std::string::npos) {
+          (void)absl::SimpleAtoi(line.substr(at + said.size()), &launcher);
+        }
+        if (absl::StrContains(line, "epoch 2 of")) kill(launcher, SIGTERM);
+      }));
+  EXPECT_EQ(code, kStoppedExitCode) << output_;
+  const std::string stopped = "stopped after step ";
+  const size_t at = output_.find(stopped);
+  ASSERT_NE(at, std::string::npos) << output_;
+  const int steps = std::stoi(output_.substr(at + stopped.size()));
+  EXPECT_THAT(output_, Not(HasSubstr("weft_launch:"))) << "nothing failed";
+
+  const std::string epochs = absl::StrCat(" --epochs ", steps / 32 + 1);
+  ASSERT_EQ(run_ranks(2, parts + epochs + " --resume"), 0) << output_;
+  ASSERT_EQ(run_ranks(2, absl::StrCat(same, epochs, " --losses ", file("whole"))), 0) << output_;
+  EXPECT_EQ(content(file("parts")), content(file("whole")));
+}
+
 TEST_F(DdpMnistJob, AKilledRankIsNamedByAllOthersWithinThreeSeconds) {
   for (const int victim : {0, 1}) {
     SCOPED_TRACE(victim);
@@ -226,7 +254,7 @@ TEST_F(DdpMnistJob, MissingThingsAreNamed) {
   EXPECT_THAT(output_, HasSubstr(file("none")));
   EXPECT_NE(run_whole(1, absl::StrCat("--limit 100 --compare ", file("no_losses"))), 0);
   EXPECT_THAT(output_, HasSubstr(absl::StrCat("cannot open ", file("no_losses"))));
-  EXPECT_NE(run(absl::StrCat("env -u RANK ", kJob.program())), 0);
+  EXPECT_NE(run(absl::StrCat("env -u RANK WORLD_SIZE=2 ", kJob.program())), 0);
   EXPECT_THAT(output_, HasSubstr("RANK is not set"));
 }
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "weft/base/launch_environment.h"
+#include "weft/launcher/launch_environment.h"
 #include "weft/tests/base/environment_of.h"
 
 namespace weft::launch {
@@ -18,6 +18,7 @@ GroupPlace place() {
   result.options.master_port = 4321;
   result.options.run_id = "job";
   result.options.max_restarts = 3;
+  result.nodes = place_of_node({{.roles = result.options.roles}}, 0);
   return result;
 }
 
@@ -80,7 +81,8 @@ TEST(ChildEnvironment, TellsOfATerminal) {
 }
 
 TEST(ChildEnvironment, IsWhatAWorkerReads) {
-  auto variables = environment({}, place(), 4, 2);
+  // srun may have started the launcher.
+  auto variables = environment({"WEFT_LAUNCHER=slurm", "SLURM_PROCID=0"}, place(), 4, 2);
   const auto read = read_launch_environment(weft::testing::environment_of(variables));
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->rank, 4u);

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "weft/base/launch_environment.h"
+#include "weft/launcher/launch_environment.h"
 #include "weft/rpc/rendezvous/static_join.h"
 #include "weft/worker/store/rendezvous.h"
 

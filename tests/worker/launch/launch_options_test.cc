@@ -1,11 +1,13 @@
 #include "weft/worker/launch/launch_options.h"
 
+#include <map>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "weft/tests/base/environment_of.h"
 
 namespace weft::launch {
 namespace {
@@ -15,13 +17,13 @@ using ::testing::HasSubstr;
 
 LaunchOptions parse(std::vector<std::string> arguments) {
   arguments.insert(arguments.end(), {"--", "program"});
-  const CommandLine result = parse_command_line(arguments);
+  const CommandLine result = parse_command_line(arguments, weft::testing::environment_of({}));
   EXPECT_TRUE(result.options) << result.text;
   return result.options.value_or(LaunchOptions());
 }
 
 std::string mistake(const std::vector<std::string>& arguments) {
-  const CommandLine result = parse_command_line(arguments);
+  const CommandLine result = parse_command_line(arguments, weft::testing::environment_of({}));
   EXPECT_FALSE(result.options);
   EXPECT_EQ(result.exit_code, 2);
   return result.text;
@@ -62,6 +64,88 @@ TEST(LaunchOptions, ReadsEveryOption) {
   EXPECT_FALSE(options.prefix);
 }
 
+TEST(LaunchOptions, SeveralNodes) {
+  const LaunchOptions options =
+      parse({"--nnodes", "3", "--node-rank", "2", "--master-addr", "host0", "-n", "4",
+             "--join-timeout", "1.5", "--node-timeout", "20"});
+  EXPECT_EQ(options.nodes, 3u);
+  EXPECT_EQ(options.node, 2u);
+  EXPECT_EQ(options.processes, 4u);
+  EXPECT_EQ(options.master_addr, "host0");
+  EXPECT_EQ(options.master_port, 29500);
+  EXPECT_EQ(options.join_timeout, std::chrono::milliseconds(1500));
+  EXPECT_EQ(options.node_timeout, std::chrono::seconds(20));
+}
+
+// ---- what the environment says
+
+using Variables = std::map<std::string, std::string>;
+
+CommandLine parse_in(const Variables& variables, std::vector<std::string> arguments) {
+  arguments.insert(arguments.end(), {"--", "program"});
+  return parse_command_line(arguments, weft::testing::environment_of(variables));
+}
+
+const Variables kTrainJob = {{"PET_NNODES", "2"},
+                             {"PET_NODE_RANK", "1"},
+                             {"PET_NPROC_PER_NODE", "4"},
+                             {"PET_MASTER_ADDR", "job-node-0-0.job"},
+                             {"PET_MASTER_PORT", "29400"}};
+
+TEST(LaunchOptions, APodOfATrainJobIsANode) {
+  const LaunchOptions options = parse_in(kTrainJob, {}).options.value_or(LaunchOptions());
+  EXPECT_EQ(options.nodes, 2u);
+  EXPECT_EQ(options.node, 1u);
+  EXPECT_EQ(options.processes, 4u);
+  EXPECT_EQ(options.roles[0].count, 4u);
+  EXPECT_EQ(options.master_addr, "job-node-0-0.job");
+  EXPECT_EQ(options.master_port, 29400);
+}
+
+TEST(LaunchOptions, TheCommandLineGoesBeforeTheEnvironment) {
+  const LaunchOptions other = parse_in(kTrainJob, {"-n", "3", "--master-addr", "a", "--master-port",
+                                                   "7", "--node-rank", "0"})
+                                  .options.value_or(LaunchOptions());
+  EXPECT_EQ(other.nodes, 2u);
+  EXPECT_EQ(other.node, 0u);
+  EXPECT_EQ(other.processes, 3u);
+  EXPECT_EQ(other.master_addr, "a");
+  EXPECT_EQ(other.master_port, 7);
+  const LaunchOptions alone =
+      parse_in(kTrainJob, {"--nnodes", "1"}).options.value_or(LaunchOptions());
+  EXPECT_EQ(alone.nodes, 1u);
+  EXPECT_EQ(alone.master_addr, "127.0.0.1");
+  EXPECT_EQ(alone.master_port, 0);
+}
+
+TEST(LaunchOptions, ProcessesPerPodMayBeAWord) {
+  Variables pod = kTrainJob;
+  for (const char* word : {"auto", "cpu"}) {
+    pod["PET_NPROC_PER_NODE"] = word;
+    EXPECT_GE(parse_in(pod, {}).options.value_or(LaunchOptions()).processes, 1u);
+  }
+  pod["PET_NPROC_PER_NODE"] = "many";
+  EXPECT_THAT(parse_in(pod, {}).text, HasSubstr("'many'"));
+}
+
+TEST(LaunchOptions, HalfAnEnvironmentIsNamed) {
+  Variables pod = kTrainJob;
+  pod.erase("PET_MASTER_ADDR");
+  const CommandLine line = parse_in(pod, {});
+  EXPECT_EQ(line.exit_code, 2);
+  EXPECT_THAT(line.text, HasSubstr("MASTER_ADDR is not set"));
+}
+
+// A shell with variables of an earlier job, and a launcher inside a rank, start groups of their
+// own.
+TEST(LaunchOptions, VariablesOfTorchAreNotOfTheLauncher) {
+  const LaunchOptions options =
+      parse_in({{"MASTER_ADDR", "host7"}, {"RANK", "3"}, {"WORLD_SIZE", "8"}}, {})
+          .options.value_or(LaunchOptions());
+  EXPECT_EQ(options.nodes, 1u);
+  EXPECT_EQ(options.master_addr, "127.0.0.1");
+}
+
 TEST(LaunchOptions, RestartTakesACount) {
   EXPECT_EQ(parse({"--on-failure", "restart"}).max_restarts, 3u);
   EXPECT_EQ(parse({"--on-failure", "restart=7"}).max_restarts, 7u);
@@ -85,7 +169,12 @@ TEST(LaunchOptions, MistakesAreNamed) {
   EXPECT_THAT(mistake({"-n", "many", "--", "p"}), HasSubstr("many"));
   EXPECT_THAT(mistake({"--master-port", "70000", "--", "p"}), HasSubstr("70000"));
   EXPECT_THAT(mistake({"--master-port", "-1", "--", "p"}), HasSubstr("-1"));
-  EXPECT_THAT(mistake({"--nnodes", "2", "--", "p"}), HasSubstr("torchrun"));
+  EXPECT_THAT(mistake({"--nnodes", "2", "--", "p"}), HasSubstr("needs --node-rank"));
+  EXPECT_THAT(mistake({"--nnodes", "2", "--node-rank", "1", "--", "p"}),
+              HasSubstr("--master-addr"));
+  EXPECT_THAT(mistake({"--nnodes", "2", "--node-rank", "2", "--master-addr", "h", "--", "p"}),
+              HasSubstr("2 is not below --nnodes 2"));
+  EXPECT_THAT(mistake({"--node-rank", "1", "--", "p"}), HasSubstr("1 is not below --nnodes 1"));
   EXPECT_THAT(mistake({"--grace", "-1", "--", "p"}), HasSubstr("grace"));
   EXPECT_THAT(mistake({"--unknown", "--", "p"}), HasSubstr("--unknown"));
   EXPECT_THAT(mistake({"stray", "--", "p"}), HasSubstr("stray"));

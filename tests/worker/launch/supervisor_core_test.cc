@@ -53,6 +53,7 @@ TEST(SupervisorCore, EndStopsTheOthersAndKeepsTheFirstCode) {
   EXPECT_EQ(core.on_exit(1, code(7), kStart), signals({0, 2}, SIGTERM));
   EXPECT_EQ(core.deadline(), kStart + seconds(10));
   EXPECT_TRUE(core.asked_for(killed(SIGTERM)));
+  EXPECT_TRUE(core.asked_for(code(128 + SIGTERM))) << "it saved and left";
   EXPECT_TRUE(core.on_exit(0, killed(SIGTERM), kStart).empty());
   EXPECT_FALSE(core.asked_for(code(9)));
   EXPECT_TRUE(core.on_exit(2, code(9), kStart).empty());

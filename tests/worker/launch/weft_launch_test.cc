@@ -282,7 +282,7 @@ TEST_F(Launch, AFileThatIsNoProgramIsNamed) {
 TEST_F(Launch, AMistakeOnTheCommandLineEndsWith2) {
   start_command({tool("worker/weft_launch"), "--nnodes", "2", "--", "true"});
   EXPECT_EQ(finish(), 2);
-  EXPECT_THAT(errors_, HasSubstr("torchrun"));
+  EXPECT_THAT(errors_, HasSubstr("--node-rank"));
 }
 
 TEST_F(Launch, AProcessInheritsNoSocketOfTheLauncher) {

@@ -1,0 +1,86 @@
+#include "weft/worker/launch/node_place.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+
+namespace weft::launch {
+namespace {
+
+using Json = nlohmann::json;
+
+// nlohmann::json refuses what is no UTF-8, and a host's name may be anything.
+std::string dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+template <class T>
+absl::StatusOr<T> parse(const std::string& text, T (*read)(const Json& json)) {
+  try {
+    return read(Json::parse(text));
+  } catch (const Json::exception& problem) {
+    return absl::InvalidArgumentError(absl::StrCat("'", text, "': ", problem.what()));
+  }
+}
+
+}  // namespace
+
+NodePlace place_of_node(const std::vector<NodeRecord>& records, uint32_t node) {
+  NodePlace place;
+  place.node = node;
+  place.nodes = static_cast<uint32_t>(records.size());
+  place.world_size = 0;
+  for (const Role& role : records[node].roles) place.roles.push_back({role.name, role.count, 0, 0});
+  for (uint32_t i = 0; i < records.size(); ++i) {
+    for (const Role& role : records[i].roles) {
+      if (i < node) place.first_rank += role.count;
+      place.world_size += role.count;
+      for (RoleShare& share : place.roles) {
+        if (share.name != role.name) continue;
+        if (i < node) share.first += role.count;
+        share.total += role.count;
+      }
+    }
+  }
+  return place;
+}
+
+std::string to_text(const NodeRecord& record) {
+  Json roles = Json::array();
+  for (const Role& role : record.roles) roles.push_back({role.name, role.count});
+  return dump({{"host", record.host},
+               {"nodes", record.nodes},
+               {"roles", roles},
+               {"run_id", record.run_id},
+               {"token", record.token}});
+}
+
+std::string to_text(const NodeFailure& failure) {
+  return dump({{"node", failure.node}, {"code", failure.code}, {"text", failure.text}});
+}
+
+absl::StatusOr<NodeRecord> parse_node_record(const std::string& text) {
+  return parse<NodeRecord>(text, [](const Json& json) {
+    NodeRecord record;
+    json.at("host").get_to(record.host);
+    json.at("nodes").get_to(record.nodes);
+    for (const Json& role : json.at("roles")) {
+      record.roles.push_back({role.at(0).get<std::string>(), role.at(1).get<uint32_t>()});
+    }
+    json.at("run_id").get_to(record.run_id);
+    json.at("token").get_to(record.token);
+    return record;
+  });
+}
+
+absl::StatusOr<NodeFailure> parse_node_failure(const std::string& text) {
+  return parse<NodeFailure>(text, [](const Json& json) {
+    NodeFailure failure;
+    json.at("node").get_to(failure.node);
+    json.at("code").get_to(failure.code);
+    json.at("text").get_to(failure.text);
+    return failure;
+  });
+}
+
+}  // namespace weft::launch

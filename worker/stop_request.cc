@@ -1,0 +1,84 @@
+#include "weft/worker/stop_request.h"
+
+#include <atomic>
+#include <errno.h>
+#include <mutex>
+#include <signal.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "weft/base/rpc_error.h"
+#include "weft/base/thread.h"
+
+namespace weft {
+namespace {
+
+// The handler may only use what is safe in a signal handler: lock-free atomics, write, signal and
+// raise.
+std::atomic<bool> asked{false};
+std::atomic<int> wakeup{-1};  // an eventfd, once stop_request() was called
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
+
+void wake() {
+  const uint64_t one = 1;
+  const int fd = wakeup.load();
+  if (fd >= 0) (void)!write(fd, &one, sizeof(one));
+}
+
+void on_sigterm(int) {
+  const int kept = errno;
+  if (asked.exchange(true)) {
+    signal(SIGTERM, SIG_DFL);
+    raise(SIGTERM);  // it ends the process when this handler returns
+  }
+  wake();
+  errno = kept;
+}
+
+// Never destroyed, because its thread may outlive main.
+Promise<void>* watch() {
+  const int fd = eventfd(0, EFD_CLOEXEC);
+  if (fd < 0) {
+    throw RpcError(absl::ResourceExhaustedError(absl::StrCat("stop_request: ", strerror(errno))));
+  }
+  auto* const promise = new Promise<void>(nullptr);
+  start_needed_thread("a stop request", [promise, fd] {
+    uint64_t count = 0;
+    while (read(fd, &count, sizeof(count)) < 0 && errno == EINTR) {
+    }
+    promise->set_value();
+  }).detach();
+  wakeup = fd;
+  // The handler may have looked for the descriptor before it was there.
+  if (asked) wake();
+  return promise;
+}
+
+}  // namespace
+
+void expect_stop_requests() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    struct sigaction action = {};
+    action.sa_handler = on_sigterm;
+    action.sa_flags = SA_RESTART;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGTERM, &action, nullptr);
+  });
+}
+
+bool stop_requested() {
+  expect_stop_requests();
+  return asked;
+}
+
+Future<void> stop_request() {
+  expect_stop_requests();
+  static Promise<void>* const promise = watch();
+  return promise->future();
+}
+
+}  // namespace weft

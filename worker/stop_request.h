@@ -1,0 +1,37 @@
+// Lets a program end in order when it is asked to. SIGTERM asks: weft_launch, SLURM and Kubernetes
+// send it some seconds before they kill (weft_launch --grace, srun --signal, the grace period of a
+// pod).
+//
+//   while (step < steps && !weft::stop_requested()) train(step++);
+//   save();
+//   worker.shutdown();
+//   return step < steps ? weft::kStoppedExitCode : 0;
+//
+// The ranks of a data-parallel program must stop after the same step. They agree on it with an
+// all_reduce of the flag, as examples/ddp_mnist does.
+//
+// Thread safety: all functions may be called from any thread.
+#pragma once
+
+#include "weft/async/future.h"
+
+namespace weft {
+
+// The exit code of a program that stopped because it was asked to: 128 + SIGTERM, as in a shell.
+// Launchers then know that the job is not finished.
+inline constexpr int kStoppedExitCode = 143;
+
+// From the first call on, a first SIGTERM no longer ends the process, and only makes
+// stop_requested() true. A second SIGTERM ends the process at once. A process that only serves
+// calls this function before it waits in Worker::shutdown, and so it serves on while the others
+// save and leave.
+void expect_stop_requests();
+
+// Whether SIGTERM has come. Calls expect_stop_requests() too.
+bool stop_requested();
+
+// Is complete once SIGTERM has come. Calls expect_stop_requests() too.
+// Errors: throws RpcError (ResourceExhausted) if the system gives no thread or no descriptor.
+Future<void> stop_request();
+
+}  // namespace weft
