@@ -24,11 +24,12 @@ import shutil
 import socket
 import ssl
 import struct
-import subprocess
 import sys
 import tempfile
 import threading
 import time
+
+from hosts import Failed, Process, enter_namespaces, inside, make_network, run
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HOSTS = {"trainer": "10.79.0.1", "ps": "10.79.0.2", "outside": "10.79.0.9"}
@@ -39,70 +40,10 @@ DESCRIPTORS = 1024
 CLONE_NEWNET = 0x40000000
 
 
-class Failed(Exception):
-    """Something that the job needs does not work. The text names it."""
-
-
-def run(*command, check=True):
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
-    if check and done.returncode != 0:
-        raise Failed(f"{' '.join(map(str, command))}: {done.stderr.strip()}")
-    return done.stdout
-
-
-def inside(host, *command):
-    return ["ip", "netns", "exec", host, *map(str, command)]
-
-
-def make_network():
-    pathlib.Path("/run/netns").mkdir(parents=True, exist_ok=True)
-    run("mount", "-t", "tmpfs", "netns", "/run/netns")
-    run("ip", "link", "set", "lo", "up")
-    run("ip", "link", "add", "br0", "type", "bridge")
-    for host, address in HOSTS.items():
-        run("ip", "netns", "add", host)
-        run("ip", "link", "add", f"to-{host}", "type", "veth", "peer", "name", "eth0", "netns", host)
-        run("ip", "link", "set", f"to-{host}", "master", "br0", "up")
-        run(*inside(host, "ip", "link", "set", "lo", "up"))
-        run(*inside(host, "ip", "address", "add", f"{address}/24", "dev", "eth0"))
-        run(*inside(host, "ip", "link", "set", "eth0", "up"))
-    run("ip", "link", "set", "br0", "up")
-
-
 # ---- the job
 
 
-class Process:
-    """A process on a host. Its output is kept."""
-
-    def __init__(self, host, command, environment, verbose):
-        self.lines = []
-        self.verbose = verbose
-        self.process = subprocess.Popen(inside(host, *command), env=environment, stdout=subprocess.PIPE,
-                                        stderr=subprocess.STDOUT, text=True)
-        threading.Thread(target=self.read, daemon=True).start()
-
-    def read(self):
-        for line in self.process.stdout:
-            self.lines.append(line.rstrip())
-            if self.verbose:
-                print("   ", line.rstrip(), flush=True)
-
-    def steps(self):
-        """The number of progress lines so far."""
-        return sum(" epoch " in line for line in self.lines)
-
-    def wait_for_steps(self, count, patience=300):
-        deadline = time.monotonic() + patience
-        while self.steps() < count:
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise Failed("the job does not train:\n  " + "\n  ".join(self.lines[-20:]))
-            time.sleep(0.05)
-
-    def kill(self):
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
-        self.process.wait()
+STEP = " epoch "  # in each progress line
 
 
 @contextlib.contextmanager
@@ -114,7 +55,7 @@ def job_on_two_hosts(options, home, security):
                            "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": HOSTS["trainer"], "MASTER_PORT": str(STORE_PORT),
                            "OMP_NUM_THREADS": "1", "WEFT_SECURITY": security}
             processes.append(Process(host, trainer_command(options), environment, options.verbose))
-        processes[0].wait_for_steps(1)
+        processes[0].wait_for(STEP)
         yield processes
     finally:
         for process in processes:
@@ -317,7 +258,7 @@ def ports_of_one_host(options, home, report):
     launcher = Process("trainer", [ROOT / options.build / "worker/weft_launch", "-n", "2", "--",
                                    *trainer_command(options)], environment, options.verbose)
     try:
-        launcher.wait_for_steps(1)
+        launcher.wait_for(STEP)
         sockets = listening("trainer")
         workers = [where for where, users in sockets if "rnn_model" in users]
         unix = [where for where, users in listening("trainer", "x") if "rnn_model" in users]
@@ -374,10 +315,10 @@ def attack_two_hosts(options, home, folder, report):
         unknown_processes(address, folder, report)
 
         def steps_per_second(during):
-            first, begun = trainer.steps(), time.monotonic()
+            first, begun = trainer.count(STEP), time.monotonic()
             text = during()
-            trainer.wait_for_steps(max(trainer.steps() + 1, first + 2))
-            return (trainer.steps() - first) * 20 / (time.monotonic() - begun), text
+            trainer.wait_for(STEP, max(trainer.count(STEP) + 1, first + 2))
+            return (trainer.count(STEP) - first) * 20 / (time.monotonic() - begun), text
 
         rate = 1000
         calm, _ = steps_per_second(lambda: time.sleep(options.connections / rate))
@@ -396,13 +337,10 @@ def main():
     parser.add_argument("--connections", type=int, default=30_000)
     parser.add_argument("--verbose", action="store_true", help="show the output of the job")
     options = parser.parse_args()
-    if "WEFT_ATTACK_INSIDE" not in os.environ:  # once more, in namespaces of its own
-        flags = ["-n", "-m"] if os.geteuid() == 0 else ["-U", "-r", "-n", "-m"]
-        os.environ["WEFT_ATTACK_INSIDE"] = "1"
-        os.execvp("unshare", ["unshare", *flags, sys.executable, "-W", "ignore::DeprecationWarning", __file__, *sys.argv[1:]])
+    enter_namespaces("WEFT_ATTACK_INSIDE", __file__)
     report, folder = Report(), tempfile.mkdtemp(prefix="weft_attack_")
     try:
-        make_network()
+        make_network(HOSTS)
         ports_of_one_host(options, folder, report)
         clear, size = words_on_the_wire(options, folder, "none", 5)
         report.line("control: names in plain traffic", bool(clear),

@@ -16,8 +16,7 @@
 namespace weft {
 namespace {
 
-// The handler may only use what is safe in a signal handler: lock-free atomics, write, signal and
-// raise.
+// The handler may only use what is safe in a signal handler: lock-free atomics and write.
 std::atomic<bool> asked{false};
 std::atomic<int> wakeup{-1};  // an eventfd, once stop_request() was called
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
@@ -30,10 +29,7 @@ void wake() {
 
 void on_sigterm(int) {
   const int kept = errno;
-  if (asked.exchange(true)) {
-    signal(SIGTERM, SIG_DFL);
-    raise(SIGTERM);  // it ends the process when this handler returns
-  }
+  asked = true;
   wake();
   errno = kept;
 }

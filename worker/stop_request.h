@@ -21,10 +21,11 @@ namespace weft {
 // Launchers then know that the job is not finished.
 inline constexpr int kStoppedExitCode = 143;
 
-// From the first call on, a first SIGTERM no longer ends the process, and only makes
-// stop_requested() true. A second SIGTERM ends the process at once. A process that only serves
-// calls this function before it waits in Worker::shutdown, and so it serves on while the others
-// save and leave.
+// From the first call on, SIGTERM no longer ends the process, and only makes stop_requested() true.
+// A second SIGTERM changes nothing, because schedulers send it to all processes of a task, and the
+// launcher among them passes it on. Ctrl-C and SIGKILL still end the process. A process that only
+// serves calls this function before it waits in Worker::shutdown, and so it serves on while the
+// others save and leave.
 void expect_stop_requests();
 
 // Whether SIGTERM has come. Calls expect_stop_requests() too.

@@ -82,14 +82,16 @@ absl::StatusOr<std::unique_ptr<Transport>> make_transport(const WorkerOptions& o
   if (!options.dynamic) grpc.most_unproven += size_t{4} * options.place.world_size;
   // Half of the time that leaving may take.
   grpc.grace = kLeaveTime / 2;
-  auto across_hosts = std::make_unique<GrpcTransport>(clock, grpc);
-  if (options.same_host == WorkerOptions::SameHost::kOff) return across_hosts;
-  SameHostTransportOptions local;
-  local.spin = options.spin;
-  local.grace = kLeaveTime / 2;
-  local.workers = options.place.local_world_size;
-  return std::make_unique<FallbackTransport>(
-      clock, std::make_unique<SameHostTransport>(clock, local), std::move(across_hosts));
+  std::unique_ptr<Transport> same_host;
+  if (options.same_host != WorkerOptions::SameHost::kOff) {
+    SameHostTransportOptions local;
+    local.spin = options.spin;
+    local.grace = kLeaveTime / 2;
+    local.workers = options.place.local_world_size;
+    same_host = std::make_unique<SameHostTransport>(clock, local);
+  }
+  return std::make_unique<FallbackTransport>(clock, std::move(same_host),
+                                             std::make_unique<GrpcTransport>(clock, grpc));
 }
 
 absl::Duration join_limit(const WorkerOptions& options) {

@@ -15,6 +15,7 @@ FallbackTransport::FallbackTransport(Clock& clock, std::unique_ptr<Transport> lo
 
 absl::Status FallbackTransport::listen() {
   WEFT_RETURN_IF_ERROR(other_->listen());
+  if (local_ == nullptr) return absl::OkStatus();
   const absl::Status local = local_->listen();
   local_listens_ = local.ok();
   if (!local.ok()) log_info("no shared memory for calls on this host: ", local.message());
@@ -65,7 +66,7 @@ void FallbackTransport::say_once(const PeerIdentity& peer, const absl::Status& w
 
 void FallbackTransport::stop() {
   // The local one first: its failed dials go to the other one.
-  local_->stop();
+  if (local_ != nullptr) local_->stop();
   other_->stop();
 }
 

@@ -28,7 +28,8 @@ namespace weft {
 
 class FallbackTransport final : public Transport {
  public:
-  // `local` tells refusals of the far end from other errors by answer_of_peer().
+  // `local` tells refusals of the far end from other errors by answer_of_peer(). Null: this worker
+  // uses no shared memory, and dials the other part of each address.
   FallbackTransport(Clock& clock, std::unique_ptr<Transport> local,
                     std::unique_ptr<Transport> other);
   ~FallbackTransport() override { stop(); }

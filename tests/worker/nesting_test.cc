@@ -46,6 +46,20 @@ TEST_P(NestingTest, EightChainsAtOnceEach64DeepNeedNeitherThreadsNorCredit) {
   world.shutdown_all();
 }
 
+// Each worker dials the address of the other, which does or does not name shared memory.
+TEST(MixedTransports, AWorkerWithoutSharedMemoryAndOneWithItCallEachOther) {
+  for (const size_t without : {size_t{0}, size_t{1}}) {
+    WorkerWorld world(2, [without](size_t rank, WorkerOptions& options) {
+      options.transport = nullptr;
+      if (rank == without) options.same_host = WorkerOptions::SameHost::kOff;
+    });
+    EXPECT_EQ(weft::rpc_sync(world[0].to("worker1"), nest, std::string("worker1"),
+                             std::string("worker0"), 3),
+              3);
+    world.shutdown_all();
+  }
+}
+
 // A wait that the executor cannot see.
 struct Door {
   weft::Mutex mutex;

@@ -25,6 +25,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "weft/base/rpc_error.h"
+#include "weft/rpc/same_host/fallback_transport.h"
 #include "weft/rpc/transport/grpc_transport.h"
 #include "weft/security/worker_identity.h"
 #include "weft/tests/chaos/network/door_transport.h"
@@ -106,13 +107,15 @@ WorkerOptions worker_options(const Arguments& arguments, const Tracker& tracker)
     GrpcTransportOptions grpc;
     if (options.security != SecurityMode::kNone) {
       auto identity =
-          find_worker_identity(options.place.run_id, options.place.role_name, options.name);
+          find_worker_identity(options.place.run_id, options.effective_role(), options.name);
       if (!identity.ok()) throw std::runtime_error(std::string(identity.status().message()));
       grpc.tls = *std::move(identity);
     }
     options.transport = [door = arguments.text("door"), port_file = arguments.text("port_file"),
                          grpc](Clock& clock) {
-      return std::make_unique<DoorTransport>(clock, door, port_file, grpc);
+      // The other workers' addresses have a part for shared memory.
+      return std::make_unique<FallbackTransport>(
+          clock, nullptr, std::make_unique<DoorTransport>(clock, door, port_file, grpc));
     };
   }
   return options;

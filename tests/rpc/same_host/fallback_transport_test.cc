@@ -92,6 +92,18 @@ TEST_F(FallbackTest, WithoutSharedMemoryTheOtherTransportDoesAll) {
   EXPECT_EQ(other_.dials[0].address, "far:1");
 }
 
+TEST_F(FallbackTest, AWorkerMayUseNoSharedMemoryAmongOthersThatDo) {
+  FakeTransport& other = *new FakeTransport("host:2");
+  FallbackTransport transport(clock_, nullptr, std::unique_ptr<Transport>(&other));
+  ASSERT_TRUE(transport.listen().ok());
+  ASSERT_TRUE(transport.start({}, &sink_).ok());
+  EXPECT_EQ(transport.address(), "host:2");
+  transport.connect("far:1;local", {"group", "far", {1, 1}}, kNever,
+                    [](absl::StatusOr<ConnectionPtr>) {});
+  ASSERT_EQ(other.dials.size(), 1u);
+  EXPECT_EQ(other.dials[0].address, "far:1");
+}
+
 TEST_F(FallbackTest, WhatTheOtherTransportCannotDoIsAnError) {
   other_.listens = absl::UnavailableError("no port");
   EXPECT_EQ(transport_.listen(), other_.listens);
