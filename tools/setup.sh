@@ -2,7 +2,10 @@
 # Installs what Weft is built with and this machine lacks: Debian packages, and LibTorch into
 # .deps/site (1.3 GB, ignored by git). If everything is there, it does and prints nothing.
 #
-#   tools/setup.sh [sanitizers]     sanitizers: those of clang with their symbolizer, and libFuzzer, as well
+#   tools/setup.sh [sanitizers | clusters]
+#
+#   sanitizers: those of clang with their symbolizer, and libFuzzer, as well
+#   clusters: OpenMPI, MPICH and SLURM as well
 set -euo pipefail
 if [[ " $* " =~ " "(-h|--help)" " ]]; then
   sed -nE '2,/^set /s/^# ?//p' "$0"
@@ -19,6 +22,7 @@ packages=(
   dataset-fashion-mnist bible-kjv bible-kjv-text
 )
 if [[ ${1:-} == sanitizers ]]; then packages+=(libclang-rt-14-dev llvm-14); fi
+if [[ ${1:-} == clusters ]]; then packages+=(openmpi-bin mpich slurmctld slurmd slurm-client munge); fi
 # The libtorch_cpu of the wheel needs these two packages, but no CUDA toolkit.
 wheels=(torch==2.11.0 "nvidia-cuda-cupti==13.0.*" "nvidia-cuda-runtime==13.0.*")
 site=.deps/site
