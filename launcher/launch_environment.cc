@@ -21,8 +21,8 @@ constexpr char kMasterAddr[] = "MASTER_ADDR";
 constexpr char kMasterPort[] = "MASTER_PORT";
 constexpr char kLoopback[] = "127.0.0.1";
 
-// Ports of the store that no variable names. They are below those that the kernel gives to
-// connections, so that none of these has taken one.
+// Ports of the store that no variable names. They are below those that Linux gives to connections
+// unless a site has changed that, so that no connection has taken one.
 constexpr uint32_t kFirstPort = 12000;
 constexpr uint32_t kPorts = 20000;
 constexpr uint16_t kTorchPort = 29500;  // torchrun's own default
@@ -73,7 +73,8 @@ constexpr Row kKubernetes = {
     "WEFT_WORLD_SIZE",
     nullptr,
     nullptr,
-    "the pod's specification sets MASTER_ADDR to the first pod, JOB-0.SUBDOMAIN"};
+    "the pod's specification sets WEFT_WORLD_SIZE, and MASTER_ADDR to the first pod, "
+    "JOB-0.SUBDOMAIN; WEFT_LAUNCHER=single if each pod works alone"};
 constexpr Row kSingle = {Launcher::kSingle, "single", nullptr, nullptr, nullptr, nullptr, ""};
 // Kubeflow's TrainJob.
 constexpr Row kTrainJob = {Launcher::kKubernetes,
@@ -88,14 +89,17 @@ constexpr Row kTrainJob = {Launcher::kKubernetes,
 // their own: torchrun may run under srun, and mpirun within a job of SLURM.
 Row find_row(const Variables& variables) {
   const auto set = [&](const char* name) { return variables.is_set(name); };
-  if (set(kTorch.rank) || set(kTorch.size)) return kTorch;
+  if (set(kTorch.rank)) return kTorch;
   if (set(kOpenMpi.rank)) return kOpenMpi;
+  // MPICH starts a proxy per host with srun, so its ranks have the variables of the proxy's task.
+  // srun itself may set PMI_RANK too (--mpi=pmi2), but not the local rank.
+  if (set(kMpich.rank) && set(kMpich.local_rank)) return kMpich;
   // The batch script itself has SLURM_PROCID=0, but no step.
   if (set("SLURM_STEP_ID") && set(kSlurm.rank)) return kSlurm;
   if (set(kMpich.rank)) return kMpich;
   if (set(kTrainJob.rank)) return kTrainJob;
   if (set(kKubernetes.rank)) return kKubernetes;
-  if (set(kMasterAddr) || set(kMasterPort)) return kTorch;
+  if (set(kTorch.size) || set(kMasterAddr) || set(kMasterPort)) return kTorch;
   return kSingle;
 }
 
@@ -138,19 +142,25 @@ void read_torch(Variables& variables, LaunchEnvironment& result) {
   result.agent_hosts_store = variables.flag("TORCHELASTIC_USE_AGENT_STORE");
 }
 
-void read_mpi(Variables& variables, LaunchEnvironment& result) {
-  // Of OpenMPI: a number that grows with each mpirun of version 4, and a text in version 5.
+void read_mpi(bool local_size_is_known, Variables& variables, LaunchEnvironment& result) {
+  // Of OpenMPI: a number in version 4, a text in version 5; as a rule another one for each mpirun.
   const std::optional<std::string> job = variables.text("PMIX_NAMESPACE");
   uint16_t port = kTorchPort;
   if (job && result.launcher == Launcher::kOpenMpi) {
     result.run_id = absl::StrCat("openmpi-", *job);
     port = static_cast<uint16_t>(kFirstPort + hash_of(*job) % kPorts);
   }
-  const bool one_host = result.local_world_size == result.world_size;
+  const bool one_host = local_size_is_known && result.local_world_size == result.world_size;
   read_master(variables, one_host ? kLoopback : nullptr, port, result);
 }
 
 void read_slurm(Variables& variables, LaunchEnvironment& result) {
+  // The variables of such a step count some things over all its components and others over one.
+  if (variables.is_set("SLURM_HET_SIZE")) {
+    variables.add_problem(
+        "SLURM_HET_SIZE is set: for heterogeneous jobs, set RANK, WORLD_SIZE, MASTER_ADDR and "
+        "MASTER_PORT");
+  }
   const uint32_t job = variables.required_number("SLURM_JOB_ID", 0, kMaxNumber);
   // Steps that SLURM makes itself, for example an interactive one, have numbers near 2^32.
   const std::string step_text = variables.required_text("SLURM_STEP_ID");
@@ -263,7 +273,7 @@ absl::StatusOr<LaunchEnvironment> read_launch_environment(const EnvironmentReade
       break;
     case Launcher::kOpenMpi:
     case Launcher::kMpich:
-      read_mpi(variables, result);
+      read_mpi(variables.is_set(row.local_size), variables, result);
       break;
     case Launcher::kSlurm:
       read_slurm(variables, result);

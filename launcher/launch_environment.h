@@ -1,7 +1,7 @@
 // Finds the rank of this process and its group in the environment that a launcher set.
 //
 // One binary runs alone, by hand, under weft_launch, torchrun, mpirun and srun, and in the pods of
-// a Kubernetes Job. docs/launch.md, "Launchers", has the table of the variables that are read.
+// a Kubernetes Job. The table of the variables is in docs/launch.md, "Launchers".
 //
 // Thread safety: plain values. No thread may change the process environment during a read.
 #pragma once

@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.."
 if [[ $EUID -ne 0 ]]; then echo "clusters.sh: only root can make the hosts" >&2 && exit 2; fi
 
 tools/setup.sh clusters
-if [[ " $* " != *" --build "* ]]; then
+if [[ " $* " != *" --build"* ]]; then
   log=$(mktemp)
   trap 'rm -f "$log"' EXIT
   if ! { cmake --preset release &&

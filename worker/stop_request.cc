@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <errno.h>
+#include <memory>
 #include <mutex>
 #include <signal.h>
 #include <string.h>
@@ -12,19 +13,21 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/rpc_error.h"
 #include "weft/base/thread.h"
+#include "weft/sockets/file_descriptor.h"
 
 namespace weft {
 namespace {
 
 // The handler may only use what is safe in a signal handler: lock-free atomics and write.
 std::atomic<bool> asked{false};
-std::atomic<int> wakeup{-1};  // an eventfd, once stop_request() was called
+std::atomic<int> wakeup{-1};     // an eventfd, once stop_request() was called
+std::atomic<pid_t> watching{0};  // the process that reads it; a forked child has no such thread
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
 void wake() {
   const uint64_t one = 1;
-  const int fd = wakeup.load();
-  if (fd >= 0) (void)!write(fd, &one, sizeof(one));
+  if (watching.load() != getpid()) return;
+  (void)!write(wakeup.load(), &one, sizeof(one));
 }
 
 void on_sigterm(int) {
@@ -36,21 +39,22 @@ void on_sigterm(int) {
 
 // Never destroyed, because its thread may outlive main.
 Promise<void>* watch() {
-  const int fd = eventfd(0, EFD_CLOEXEC);
-  if (fd < 0) {
+  FileDescriptor fd(eventfd(0, EFD_CLOEXEC));
+  if (!fd.valid()) {
     throw RpcError(absl::ResourceExhaustedError(absl::StrCat("stop_request: ", strerror(errno))));
   }
-  auto* const promise = new Promise<void>(nullptr);
-  start_needed_thread("a stop request", [promise, fd] {
+  auto promise = std::make_unique<Promise<void>>(nullptr);
+  start_needed_thread("a stop request", [promise = promise.get(), fd = fd.get()] {
     uint64_t count = 0;
     while (read(fd, &count, sizeof(count)) < 0 && errno == EINTR) {
     }
     promise->set_value();
   }).detach();
-  wakeup = fd;
+  wakeup = fd.release();
+  watching = getpid();
   // The handler may have looked for the descriptor before it was there.
   if (asked) wake();
-  return promise;
+  return promise.release();
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 // send it some seconds before they kill (weft_launch --grace, srun --signal, the grace period of a
 // pod).
 //
+//   weft::expect_stop_requests();  // first in main: until then SIGTERM ends the process
 //   while (step < steps && !weft::stop_requested()) train(step++);
 //   save();
 //   worker.shutdown();
@@ -17,15 +18,15 @@
 
 namespace weft {
 
-// The exit code of a program that stopped because it was asked to: 128 + SIGTERM, as in a shell.
-// Launchers then know that the job is not finished.
+// The exit code of a program that stopped because it was asked to: 128 + SIGTERM, as in a shell. It
+// tells the stop from a success. Whether the job starts again is up to the scheduler (deploy/).
 inline constexpr int kStoppedExitCode = 143;
 
-// From the first call on, SIGTERM no longer ends the process, and only makes stop_requested() true.
-// A second SIGTERM changes nothing, because schedulers send it to all processes of a task, and the
-// launcher among them passes it on. Ctrl-C and SIGKILL still end the process. A process that only
-// serves calls this function before it waits in Worker::shutdown, and so it serves on while the
-// others save and leave.
+// From the first call of this function on, SIGTERM no longer ends the process, and only makes
+// stop_requested() true. A second SIGTERM changes nothing, because schedulers send it to all
+// processes of a task, and the launcher among them passes it on. Ctrl-C and SIGKILL still end the
+// process. A process that only serves calls this function before it waits in Worker::shutdown, and
+// so it serves on while the others save and leave.
 void expect_stop_requests();
 
 // Whether SIGTERM has come. Calls expect_stop_requests() too.

@@ -165,6 +165,42 @@ TEST(Launchers, StepsThatSlurmMakesItselfHaveLargeNumbers) {
   EXPECT_LT(place.master_port, 32000);
 }
 
+// SLURM starts the proxies of MPICH, and its variables are those of the proxy.
+TEST(Launchers, MpichInAJobOfSlurm) {
+  const LaunchEnvironment place = place_by(recorded("mpich_in_slurm_rank_1_of_3"));
+  EXPECT_EQ(place.launcher, Launcher::kMpich);
+  expect_place(place, 1, 3, 1, 3);
+}
+
+TEST(Launchers, SrunWithPmi2IsSlurm) {
+  const LaunchEnvironment place = place_by(recorded("slurm_pmi2_task_1_of_2"));
+  EXPECT_EQ(place.launcher, Launcher::kSlurm);
+  expect_place(place, 1, 2, 1, 2);
+}
+
+TEST(Launchers, OpenMpiInAJobOfSlurm) {
+  const LaunchEnvironment place = place_by(recorded("openmpi_in_slurm_rank_1_of_2"));
+  EXPECT_EQ(place.launcher, Launcher::kOpenMpi);
+  expect_place(place, 1, 2, 1, 2);
+}
+
+TEST(Launchers, HeterogeneousJobsAreRefused) {
+  EXPECT_THAT(refusal_of(plus(slurm(), {{"SLURM_HET_SIZE", "2"}})),
+              HasSubstr("SLURM_HET_SIZE is set"));
+}
+
+// Scripts for SLURM export it for their own use.
+TEST(Launchers, AWorldSizeAloneIsNotOfTorch) {
+  EXPECT_EQ(place_by(plus(slurm(), {{"WORLD_SIZE", "4"}})).launcher, Launcher::kSlurm);
+  EXPECT_THAT(refusal_of({{"WORLD_SIZE", "4"}}), HasSubstr("RANK is not set"));
+}
+
+TEST(Launchers, WithoutALocalSizeRanksMayBeOnSeveralHosts) {
+  const Variables variables = {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}};
+  EXPECT_THAT(refusal_of(variables), HasSubstr("MASTER_ADDR is not set"));
+  EXPECT_EQ(place_by(plus(variables, {{"MASTER_ADDR", "host0"}})).rank, 1u);
+}
+
 TEST(Launchers, HalfAStepIsRefused) {
   EXPECT_THAT(refusal_of(minus(slurm(), "SLURM_STEP_NUM_TASKS")),
               AllOf(HasSubstr("launch environment of slurm: SLURM_STEP_NUM_TASKS is not set"),

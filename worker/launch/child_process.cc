@@ -93,6 +93,11 @@ std::vector<char*> pointers(const std::vector<std::string>& strings) {
 
 }  // namespace
 
+int exit_code_of(const absl::Status& not_started) {
+  if (absl::IsNotFound(not_started)) return 127;
+  return absl::IsPermissionDenied(not_started) ? 126 : 1;
+}
+
 absl::StatusOr<std::string> find_program(const std::string& program) {
   std::vector<std::string> candidates;
   if (absl::StrContains(program, '/')) {

@@ -27,6 +27,10 @@ struct StartRequest {
   bool capture_output = true;
 };
 
+// The exit code of a shell, and of weft_launch, if a program cannot be started: 127 (NotFound), 126
+// (PermissionDenied), or 1.
+int exit_code_of(const absl::Status& not_started);
+
 // Returns the file that a shell would execute for `program`.
 // Errors: NotFound, PermissionDenied.
 absl::StatusOr<std::string> find_program(const std::string& program);

@@ -8,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -19,7 +20,7 @@ namespace {
 constexpr uint32_t kMaxProcesses = 1024;
 constexpr uint32_t kDefaultRestarts = 3;
 constexpr uint32_t kMaxRestarts = 1000000;
-constexpr uint32_t kMaxNodes = 65536;
+constexpr uint32_t kMaxNodes = 1024;
 constexpr double kMaxSeconds = 86400;
 constexpr uint16_t kPort = 29500;  // of the store, with several nodes
 
@@ -103,20 +104,29 @@ std::optional<LaunchEnvironment> place_among_nodes(const EnvironmentReader& read
   return place->world_size == 1 ? std::nullopt : std::optional<LaunchEnvironment>(*place);
 }
 
-uint32_t count_gpus() {
-  uint32_t count = 0;
-  while (count < kMaxProcesses && std::filesystem::exists(absl::StrCat("/dev/nvidia", count))) {
-    ++count;
+// Those of CUDA_VISIBLE_DEVICES, or else the device files. A container may have any of these.
+uint32_t count_gpus(const EnvironmentReader& read) {
+  if (const auto visible = read("CUDA_VISIBLE_DEVICES")) {
+    const std::vector<std::string> devices = absl::StrSplit(*visible, ',', absl::SkipEmpty());
+    return static_cast<uint32_t>(std::min<size_t>(devices.size(), kMaxProcesses));
   }
-  return count;
+  uint32_t count = 0;
+  std::error_code error;
+  for (const auto& file : std::filesystem::directory_iterator("/dev", error)) {
+    const std::string name = file.path().filename().string();
+    uint32_t number = 0;
+    count += absl::StartsWith(name, "nvidia") && absl::SimpleAtoi(name.substr(6), &number);
+  }
+  return std::min(count, kMaxProcesses);
 }
 
 // PET_NPROC_PER_NODE, as torchrun understands it. 0: the variable is not set.
 uint32_t processes_of_environment(const EnvironmentReader& read) {
   const std::string text = read("PET_NPROC_PER_NODE").value_or("");
   if (text.empty()) return 0;
-  const uint32_t gpus = count_gpus();
-  if (text == "gpu" && gpus == 0) throw CLI::ValidationError("PET_NPROC_PER_NODE", "'gpu': none");
+  const uint32_t gpus = count_gpus(read);
+  if (text == "gpu" && gpus == 0)
+    throw CLI::ValidationError("PET_NPROC_PER_NODE", "'gpu', but there is no GPU");
   if (text == "gpu" || (text == "auto" && gpus > 0)) return gpus;
   if (text == "cpu" || text == "auto") return std::max(1u, std::thread::hardware_concurrency());
   uint32_t count = 0;
@@ -138,12 +148,16 @@ void settle_nodes(const Given& given, const EnvironmentReader& read, LaunchOptio
   if (!was_given(given.processes)) {
     if (const uint32_t count = processes_of_environment(read)) options.processes = count;
   }
-  if (!was_given(given.nodes)) {
-    if (const auto place = place_among_nodes(read)) {
-      options.nodes = place->world_size;
-      if (!was_given(given.node)) options.node = place->rank;
-      if (!was_given(given.master_addr)) options.master_addr = place->master_addr;
-      if (!was_given(given.master_port)) options.master_port = place->master_port;
+  // --nnodes 1 is a group of this machine alone, whatever started the launcher.
+  const bool alone = was_given(given.nodes) && options.nodes == 1;
+  const auto place = alone ? std::nullopt : place_among_nodes(read);
+  if (place && (!was_given(given.nodes) || options.nodes == place->world_size)) {
+    options.nodes = place->world_size;
+    if (!was_given(given.node)) options.node = place->rank;
+    if (!was_given(given.master_addr)) options.master_addr = place->master_addr;
+    if (!was_given(given.master_port)) options.master_port = place->master_port;
+    if (options.run_id.empty() && place->launcher == Launcher::kSlurm) {
+      options.run_id = absl::StrCat(place->run_id, "-", place->restart_count);
     }
   } else if (options.nodes > 1 && !(was_given(given.node) && was_given(given.master_addr))) {
     throw CLI::ValidationError("--nnodes", "needs --node-rank and --master-addr");
@@ -192,7 +206,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments,
       ->capture_default_str()
       ->check(CLI::Range(0.0, kMaxSeconds));
   app.add_option("--node-timeout", node_timeout,
-                 "seconds without a word of another node's launcher until the node is lost")
+                 "seconds without a heartbeat of another node's launcher until the node is lost")
       ->capture_default_str()
       ->check(CLI::Range(2.0, kMaxSeconds));
   app.add_option("--run-id", options.run_id, "name of the job (default: a random one)");

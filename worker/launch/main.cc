@@ -4,9 +4,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
-#include <poll.h>
 #include <random>
+#include <signal.h>
 #include <string>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 #include <vector>
@@ -22,10 +23,10 @@ namespace weft::launch {
 namespace {
 
 constexpr int kCouldNotLaunch = 1;
-constexpr int kNotExecutable = 126;
-constexpr int kNoProgram = 127;
 // Of one call on the store of another machine. Signals are looked at between two calls.
 constexpr absl::Duration kStoreTimeout = absl::Seconds(5);
+// Longer than the others take to look again.
+constexpr std::chrono::seconds kFarewell(1);
 
 std::string random_text() {
   std::random_device device;
@@ -43,37 +44,36 @@ int fail(const absl::Status& status, int code) {
   return code;
 }
 
-// Whether a signal waits to be read. It stays there for the supervisor.
-bool signal_waits(const FileDescriptor& signals) {
-  pollfd waiting = {signals.get(), POLLIN, 0};
-  return poll(&waiting, 1, 0) == 1;
+// Whether a signal that ends the launcher waits to be read.
+bool asked_to_end() {
+  sigset_t waiting;
+  sigpending(&waiting);
+  return sigismember(&waiting, SIGTERM) == 1 || sigismember(&waiting, SIGINT) == 1 ||
+         sigismember(&waiting, SIGHUP) == 1;
 }
 
 // Node 0 hosts the store. The launchers of the other nodes may be there before it.
-absl::StatusOr<std::unique_ptr<RendezvousStore>> open_store(LaunchOptions& options,
-                                                            const FileDescriptor& signals) {
+absl::StatusOr<std::unique_ptr<RendezvousStore>> open_store(LaunchOptions& options) {
   RendezvousOptions rendezvous;
   rendezvous.host = options.master_addr;
   rendezvous.port = options.master_port;
+  rendezvous.timeout = kStoreTimeout;
   if (options.node == 0) {
     WEFT_ASSIGN_OR_RETURN(HostedStore hosted, host_rendezvous_store(rendezvous));
     options.master_port = hosted.port;
     return std::move(hosted.store);
   }
-  rendezvous.timeout = kStoreTimeout;
   const auto deadline = std::chrono::steady_clock::now() + options.join_timeout;
   while (true) {
     auto store = connect_rendezvous_store(rendezvous);
     const bool too_late = std::chrono::steady_clock::now() >= deadline;
     if (store.ok() || !absl::IsDeadlineExceeded(store.status()) || too_late) return store;
-    if (signal_waits(signals))
-      return absl::CancelledError("interrupted while it waited for node 0");
+    if (asked_to_end()) return absl::CancelledError("interrupted while it waited for node 0");
   }
 }
 
 absl::StatusOr<std::unique_ptr<NodeGroup>> join_nodes(RendezvousStore& store,
-                                                      const LaunchOptions& options,
-                                                      const FileDescriptor& signals) {
+                                                      const LaunchOptions& options) {
   const NodeRecord self = {.host = host_name(),
                            .nodes = options.nodes,
                            .roles = options.roles,
@@ -83,34 +83,37 @@ absl::StatusOr<std::unique_ptr<NodeGroup>> join_nodes(RendezvousStore& store,
   group.node = options.node;
   group.join_timeout = options.join_timeout;
   group.lost_after = static_cast<uint32_t>(options.node_timeout / group.interval);
-  return NodeGroup::join(store, self, group, [&] { return signal_waits(signals); });
+  return NodeGroup::join(store, self, group, asked_to_end);
 }
 
 int run(LaunchOptions options) {
   // Call it before the store starts its threads.
   auto signals = take_signals();
   if (!signals.ok()) return fail(signals.status(), kCouldNotLaunch);
-  if (options.run_id.empty()) options.run_id = "weft-" + random_text();
-  const auto store = open_store(options, *signals);
+  const auto store = open_store(options);
   if (!store.ok()) return fail(store.status(), kCouldNotLaunch);
 
   std::unique_ptr<NodeGroup> nodes;
   NodePlace place = place_of_node({{.nodes = 1, .roles = options.roles}}, 0);
   if (options.nodes > 1) {
-    auto joined = join_nodes(**store, options, *signals);
-    if (!joined.ok()) return fail(joined.status(), kCouldNotLaunch);
+    auto joined = join_nodes(**store, options);
+    if (!joined.ok()) {
+      // The others read why, before the store goes.
+      if (options.node == 0) std::this_thread::sleep_for(kFarewell);
+      return fail(joined.status(), kCouldNotLaunch);
+    }
     nodes = *std::move(joined);
     place = nodes->place();
     options.run_id = nodes->run_id();
   }
+  // Each node of a group that nobody has named gives it the same name.
+  if (options.run_id.empty()) options.run_id = nodes ? "weft" : "weft-" + random_text();
 
   Supervisor supervisor({.options = std::move(options), .nodes = std::move(place)},
                         *std::move(signals), nodes.get());
   const absl::StatusOr<int> code = supervisor.run();
   if (code.ok()) return *code;
-  if (absl::IsNotFound(code.status())) return fail(code.status(), kNoProgram);
-  if (absl::IsPermissionDenied(code.status())) return fail(code.status(), kNotExecutable);
-  return fail(code.status(), kCouldNotLaunch);
+  return fail(code.status(), exit_code_of(code.status()));
 }
 
 }  // namespace

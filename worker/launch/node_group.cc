@@ -16,7 +16,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr char kFailure[] = "weft/launch/failure";
+constexpr char kNodes[] = "weft/launch/nodes";
+constexpr char kFailure[] = "weft/launch/failure";           // of a group that runs
+constexpr char kJoinFailure[] = "weft/launch/join_failure";  // of one that forms
 // How often a launcher looks for others that join, or for a failure.
 constexpr std::chrono::milliseconds kLook(100);
 // The sum over all nodes.
@@ -27,88 +29,133 @@ std::string node_key(uint32_t node) { return absl::StrCat("weft/launch/node/", n
 std::string heartbeats_key(uint32_t node) { return absl::StrCat("weft/launch/heartbeats/", node); }
 std::string finished_key(uint32_t node) { return absl::StrCat("weft/launch/finished/", node); }
 
-absl::StatusOr<std::optional<NodeFailure>> read_failure(RendezvousStore& store) {
-  WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> text, store.try_get(kFailure));
+absl::StatusOr<std::optional<NodeFailure>> read_failure(RendezvousStore& store, const char* key,
+                                                        uint32_t nodes) {
+  WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> text, store.try_get(key));
   if (!text) return std::nullopt;
-  WEFT_ASSIGN_OR_RETURN(NodeFailure failure, parse_node_failure(*text));
+  WEFT_ASSIGN_OR_RETURN(NodeFailure failure, parse_node_failure(*text, nodes));
   return failure;
 }
 
-// Returns the failure that counts: this one, or one that came before it.
-absl::StatusOr<NodeFailure> write_failure(RendezvousStore& store, const NodeFailure& failure) {
-  WEFT_ASSIGN_OR_RETURN(const std::string held, store.compare_set(kFailure, "", to_text(failure)));
-  return parse_node_failure(held);
-}
-
-// Collects the records of all nodes.
+// Node 0 collects the records of all nodes, and gives them to the others.
 class Joining {
  public:
   Joining(RendezvousStore& store, const NodeRecord& self, const NodeGroupOptions& options)
       : store_(store), self_(self), options_(options), records_(self.nodes) {}
 
   absl::StatusOr<std::vector<NodeRecord>> run(const NodeGroup::Interrupted& interrupted) {
-    WEFT_RETURN_IF_ERROR(register_self());
-    const absl::Status met = meet(Clock::now() + options_.join_timeout, interrupted);
-    if (met.ok()) return check_sum();
+    for (uint32_t node = 0; node < self_.nodes; ++node) missing_.push_back(node);
+    absl::Status met = meet(interrupted);
+    if (met.ok()) met = check_sum();
+    if (met.ok()) return std::move(records_);
     // The others need not wait for their own timeout. If the store is gone, they learn that.
-    (void)write_failure(store_, {options_.node, kCouldNotLaunch, std::string(met.message())});
+    const NodeFailure failure = {options_.node, kCouldNotLaunch, std::string(met.message())};
+    if (registered_) (void)store_.compare_set(kJoinFailure, "", to_text(failure));
     return met;
   }
 
  private:
-  absl::Status register_self() {
-    WEFT_ASSIGN_OR_RETURN(const std::string held,
-                          store_.compare_set(node_key(options_.node), "", to_text(self_)));
-    WEFT_ASSIGN_OR_RETURN(const NodeRecord record, parse_node_record(held));
-    if (record == self_) return absl::OkStatus();
-    return absl::AlreadyExistsError(absl::StrCat("two launchers are node ", options_.node,
-                                                 ": one on ", record.host, ", one on ",
-                                                 self_.host));
-  }
-
-  absl::Status meet(Clock::time_point deadline, const NodeGroup::Interrupted& interrupted) {
-    std::vector<uint32_t> missing(self_.nodes);
-    for (uint32_t node = 0; node < self_.nodes; ++node) missing[node] = node;
+  // A call that the store does not answer in time is made again.
+  absl::Status meet(const NodeGroup::Interrupted& interrupted) {
+    const Clock::time_point deadline = Clock::now() + options_.join_timeout;
     while (true) {
-      std::vector<uint32_t> still_missing;
-      for (const uint32_t node : missing) {
-        WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> text,
-                              store_.try_get(node_key(node)));
-        if (!text) {
-          still_missing.push_back(node);
-          continue;
-        }
-        WEFT_ASSIGN_OR_RETURN(records_[node], parse_node_record(*text));
-        WEFT_RETURN_IF_ERROR(check_number(node));
-      }
-      missing = std::move(still_missing);
-      // A failure after all have registered is the running group's.
-      if (missing.empty()) return absl::OkStatus();
-      WEFT_ASSIGN_OR_RETURN(const std::optional<NodeFailure> failure, read_failure(store_));
-      if (failure) return absl::FailedPreconditionError(failure->text);
+      const absl::StatusOr<bool> all = look();
+      if (!all.ok() && !absl::IsDeadlineExceeded(all.status())) return all.status();
+      if (all.ok() && *all) return absl::OkStatus();
       if (interrupted()) return absl::CancelledError("interrupted while it waited for other nodes");
       if (Clock::now() >= deadline) {
+        WEFT_RETURN_IF_ERROR(all.status());
+        WEFT_RETURN_IF_ERROR(look_for_missing());
         return absl::DeadlineExceededError(
-            absl::StrCat("these nodes did not come in time: ", absl::StrJoin(missing, ", ")));
+            absl::StrCat("these nodes did not come in time: ", absl::StrJoin(missing_, ", ")));
       }
       std::this_thread::sleep_for(kLook);
     }
   }
 
-  absl::Status check_number(uint32_t node) const {
-    const NodeRecord& other = records_[node];
-    if (other.nodes == self_.nodes) return absl::OkStatus();
-    return absl::FailedPreconditionError(absl::StrCat(
-        "different numbers of nodes: node ", options_.node, " (", self_.host, ") has --nnodes ",
-        self_.nodes, ", node ", node, " (", other.host, ") has ", other.nodes));
+  // Returns whether all nodes are there.
+  absl::StatusOr<bool> look() {
+    // The others count intervals without a heartbeat as soon as they have met all nodes.
+    if (Clock::now() >= next_heartbeat_) {
+      WEFT_RETURN_IF_ERROR(store_.add(heartbeats_key(options_.node), 1).status());
+      next_heartbeat_ = Clock::now() + options_.interval;
+    }
+    if (!registered_) WEFT_RETURN_IF_ERROR(register_self());
+    if (options_.node == 0) {
+      WEFT_RETURN_IF_ERROR(look_for_missing());
+      if (missing_.empty()) {
+        WEFT_RETURN_IF_ERROR(store_.set(kNodes, to_text(records_)));
+        return true;
+      }
+    } else {
+      WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> text, store_.try_get(kNodes));
+      if (text) {
+        WEFT_ASSIGN_OR_RETURN(records_, parse_node_records(*text));
+        WEFT_RETURN_IF_ERROR(check_number(0, records_.size()));
+        return true;
+      }
+    }
+    WEFT_ASSIGN_OR_RETURN(const std::optional<NodeFailure> failure,
+                          read_failure(store_, kJoinFailure, UINT32_MAX));
+    if (failure) return absl::FailedPreconditionError(failure->text);
+    return false;
   }
 
-  absl::StatusOr<std::vector<NodeRecord>> check_sum() {
+  absl::Status look_for_missing() {
+    std::vector<uint32_t> still_missing;
+    for (const uint32_t node : missing_) {
+      WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> text, store_.try_get(node_key(node)));
+      if (!text) {
+        still_missing.push_back(node);
+        continue;
+      }
+      WEFT_ASSIGN_OR_RETURN(records_[node], parse_node_record(*text));
+      WEFT_RETURN_IF_ERROR(check_record(node));
+    }
+    missing_ = std::move(still_missing);
+    return absl::OkStatus();
+  }
+
+  absl::Status register_self() {
+    WEFT_ASSIGN_OR_RETURN(const std::string held,
+                          store_.compare_set(node_key(options_.node), "", to_text(self_)));
+    WEFT_ASSIGN_OR_RETURN(const NodeRecord record, parse_node_record(held));
+    if (record.token != self_.token) {
+      return absl::AlreadyExistsError(absl::StrCat("two launchers are node ", options_.node,
+                                                   ": one on ", record.host, ", one on ",
+                                                   self_.host));
+    }
+    registered_ = true;
+    return absl::OkStatus();
+  }
+
+  absl::Status check_record(uint32_t node) const {
+    const NodeRecord& other = records_[node];
+    WEFT_RETURN_IF_ERROR(check_number(node, other.nodes));
+    if (other.run_id.empty() || self_.run_id.empty() || other.run_id == self_.run_id) {
+      return absl::OkStatus();
+    }
+    return different(node, "run ids", self_.run_id, other.run_id);
+  }
+
+  absl::Status check_number(uint32_t node, size_t nodes) const {
+    if (nodes == self_.nodes) return absl::OkStatus();
+    return different(node, "numbers of nodes", absl::StrCat(self_.nodes), absl::StrCat(nodes));
+  }
+
+  absl::Status different(uint32_t node, const std::string& what, const std::string& ours,
+                         const std::string& theirs) const {
+    return absl::FailedPreconditionError(
+        absl::StrCat("different ", what, ": node ", options_.node, " (", self_.host, ") has ", ours,
+                     ", node ", node, " (", records_[node].host, ") has ", theirs));
+  }
+
+  absl::Status check_sum() const {
     uint64_t ranks = 0;
     for (const NodeRecord& record : records_) {
       for (const Role& role : record.roles) ranks += role.count;
     }
-    if (ranks > 0 && ranks <= kMostRanks) return std::move(records_);
+    if (ranks > 0 && ranks <= kMostRanks) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("the group would have ", ranks, " ranks"));
   }
 
@@ -116,6 +163,9 @@ class Joining {
   const NodeRecord& self_;
   const NodeGroupOptions& options_;
   std::vector<NodeRecord> records_;
+  std::vector<uint32_t> missing_;
+  bool registered_ = false;
+  Clock::time_point next_heartbeat_{};
 };
 
 }  // namespace
@@ -142,6 +192,13 @@ NodeGroup::NodeGroup(RendezvousStore& store, std::vector<NodeRecord> records,
       place_(place_of_node(records_, options.node)),
       changed_(std::move(changed)),
       nodes_(records_.size()) {}
+
+std::string NodeGroup::run_id() const {
+  for (const NodeRecord& record : records_) {
+    if (!record.run_id.empty()) return record.run_id;
+  }
+  return "";
+}
 
 NodeGroup::~NodeGroup() {
   {
@@ -232,14 +289,19 @@ absl::Status NodeGroup::exchange() {
     failed = failure_.has_value();
   }
   if (!failed && own_failure) {
-    WEFT_ASSIGN_OR_RETURN(const NodeFailure counts, write_failure(store_, *own_failure));
-    set_failure(counts);
+    WEFT_ASSIGN_OR_RETURN(const std::string held,
+                          store_.compare_set(kFailure, "", to_text(*own_failure)));
+    WEFT_ASSIGN_OR_RETURN(const NodeFailure first, parse_node_failure(held, place_.nodes));
+    set_failure(first);
   } else if (!failed) {
-    WEFT_ASSIGN_OR_RETURN(const std::optional<NodeFailure> failure, read_failure(store_));
+    WEFT_ASSIGN_OR_RETURN(const std::optional<NodeFailure> failure,
+                          read_failure(store_, kFailure, place_.nodes));
     if (failure) set_failure(*failure);
   }
   if (!own_code) return absl::OkStatus();
   WEFT_RETURN_IF_ERROR(store_.set(finished_key(options_.node), absl::StrCat(*own_code)));
+  // A set is not answered, so this waits until it has arrived.
+  WEFT_RETURN_IF_ERROR(store_.try_get(finished_key(options_.node)).status());
   {
     MutexLock lock(mutex_);
     told_code_ = true;
@@ -254,13 +316,14 @@ absl::Status NodeGroup::look_at_others(bool interval_over) {
   for (uint32_t node = 1; node < place_.nodes; ++node) {
     {
       MutexLock lock(mutex_);
+      if (stopping_) return absl::OkStatus();
       if (nodes_[node].finished) continue;
     }
     WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> text,
                           store_.try_get(finished_key(node)));
     int code = kCouldNotLaunch;
     if (text) {
-      (void)absl::SimpleAtoi(*text, &code);
+      if (!absl::SimpleAtoi(*text, &code)) code = kCouldNotLaunch;
       MutexLock lock(mutex_);
       nodes_[node].finished = code;
       tell();

@@ -4,7 +4,7 @@
 // Protocol: docs/launch.md, "Several hosts". The keys stand under weft/launch/.
 //
 // Thread safety: all methods may be called from any thread.
-// Blocking: only join() and the destructor block, the destructor for one round trip at most.
+// Blocking: only join() and the destructor block, the destructor for a few calls of the store.
 #pragma once
 
 #include <chrono>
@@ -41,15 +41,16 @@ class NodeGroup {
 
   // Registers this node and waits for all others. `store` must outlive the result.
   // Errors: AlreadyExists (another launcher is this node), DeadlineExceeded (names the nodes that
-  // did not come), FailedPrecondition (a node has another --nnodes or has failed), Cancelled
-  // (interrupted), and those of the store.
+  // did not come), Cancelled (interrupted), and those of the store. FailedPrecondition: a node has
+  // another --nnodes or run id, or could not join.
   static absl::StatusOr<std::unique_ptr<NodeGroup>> join(RendezvousStore& store, NodeRecord self,
                                                          const NodeGroupOptions& options,
                                                          const Interrupted& interrupted);
   ~NodeGroup();
 
   const NodePlace& place() const { return place_; }
-  const std::string& run_id() const { return records_.front().run_id; }
+  // Of the first node that has one; "" if none has.
+  std::string run_id() const;
   const std::string& host_of(uint32_t node) const { return records_[node].host; }
 
   // Becomes readable when failure() or all_finished() may have changed. The caller reads it empty.

@@ -14,6 +14,28 @@ std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+Json json_of(const NodeRecord& record) {
+  Json roles = Json::array();
+  for (const Role& role : record.roles) roles.push_back({role.name, role.count});
+  return {{"host", record.host},
+          {"nodes", record.nodes},
+          {"roles", roles},
+          {"run_id", record.run_id},
+          {"token", record.token}};
+}
+
+NodeRecord record_of(const Json& json) {
+  NodeRecord record;
+  json.at("host").get_to(record.host);
+  json.at("nodes").get_to(record.nodes);
+  for (const Json& role : json.at("roles")) {
+    record.roles.push_back({role.at(0).get<std::string>(), role.at(1).get<uint32_t>()});
+  }
+  json.at("run_id").get_to(record.run_id);
+  json.at("token").get_to(record.token);
+  return record;
+}
+
 template <class T>
 absl::StatusOr<T> parse(const std::string& text, T (*read)(const Json& json)) {
   try {
@@ -45,14 +67,12 @@ NodePlace place_of_node(const std::vector<NodeRecord>& records, uint32_t node) {
   return place;
 }
 
-std::string to_text(const NodeRecord& record) {
-  Json roles = Json::array();
-  for (const Role& role : record.roles) roles.push_back({role.name, role.count});
-  return dump({{"host", record.host},
-               {"nodes", record.nodes},
-               {"roles", roles},
-               {"run_id", record.run_id},
-               {"token", record.token}});
+std::string to_text(const NodeRecord& record) { return dump(json_of(record)); }
+
+std::string to_text(const std::vector<NodeRecord>& records) {
+  Json json = Json::array();
+  for (const NodeRecord& record : records) json.push_back(json_of(record));
+  return dump(json);
 }
 
 std::string to_text(const NodeFailure& failure) {
@@ -60,27 +80,34 @@ std::string to_text(const NodeFailure& failure) {
 }
 
 absl::StatusOr<NodeRecord> parse_node_record(const std::string& text) {
-  return parse<NodeRecord>(text, [](const Json& json) {
-    NodeRecord record;
-    json.at("host").get_to(record.host);
-    json.at("nodes").get_to(record.nodes);
-    for (const Json& role : json.at("roles")) {
-      record.roles.push_back({role.at(0).get<std::string>(), role.at(1).get<uint32_t>()});
-    }
-    json.at("run_id").get_to(record.run_id);
-    json.at("token").get_to(record.token);
-    return record;
-  });
+  return parse<NodeRecord>(text, record_of);
 }
 
-absl::StatusOr<NodeFailure> parse_node_failure(const std::string& text) {
-  return parse<NodeFailure>(text, [](const Json& json) {
-    NodeFailure failure;
-    json.at("node").get_to(failure.node);
-    json.at("code").get_to(failure.code);
-    json.at("text").get_to(failure.text);
-    return failure;
+absl::StatusOr<std::vector<NodeRecord>> parse_node_records(const std::string& text) {
+  auto records = parse<std::vector<NodeRecord>>(text, [](const Json& json) {
+    std::vector<NodeRecord> read;
+    for (const Json& record : json) read.push_back(record_of(record));
+    return read;
   });
+  if (records.ok() && records->empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("'", text, "' has no record"));
+  }
+  return records;
+}
+
+absl::StatusOr<NodeFailure> parse_node_failure(const std::string& text, uint32_t nodes) {
+  absl::StatusOr<NodeFailure> failure = parse<NodeFailure>(text, [](const Json& json) {
+    NodeFailure read;
+    json.at("node").get_to(read.node);
+    json.at("code").get_to(read.code);
+    json.at("text").get_to(read.text);
+    return read;
+  });
+  if (failure.ok() && (failure->node >= nodes || failure->code < 1 || failure->code > 255)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", text, "' has no node below ", nodes, " or no exit code"));
+  }
+  return failure;
 }
 
 }  // namespace weft::launch

@@ -13,12 +13,12 @@
 
 namespace weft::launch {
 
-// What a launcher tells the others about its node.
+// A launcher tells the others this about its node.
 struct NodeRecord {
   std::string host;         // for people
   uint32_t nodes = 1;       // how many nodes it was told to expect
   std::vector<Role> roles;  // of its processes, in order
-  std::string run_id;       // the others take that of node 0
+  std::string run_id;       // as the user or a scheduler gave it; "": it takes the others'
   std::string token;        // differs between any two launchers
 
   friend bool operator==(const NodeRecord&, const NodeRecord&) = default;
@@ -56,9 +56,12 @@ struct NodeFailure {
 
 // As JSON, for the store.
 std::string to_text(const NodeRecord& record);
+std::string to_text(const std::vector<NodeRecord>& records);
 std::string to_text(const NodeFailure& failure);
-// Errors: InvalidArgument for every other text.
+// Errors: InvalidArgument for every other text, and for a failure of none of the `nodes` nodes or
+// with a code that is not from 1 to 255.
 absl::StatusOr<NodeRecord> parse_node_record(const std::string& text);
-absl::StatusOr<NodeFailure> parse_node_failure(const std::string& text);
+absl::StatusOr<std::vector<NodeRecord>> parse_node_records(const std::string& text);  // at least 1
+absl::StatusOr<NodeFailure> parse_node_failure(const std::string& text, uint32_t nodes);
 
 }  // namespace weft::launch

@@ -32,8 +32,6 @@ constexpr size_t kReadSize = 64 * 1024;
 constexpr size_t kWriteSize = 4096;
 constexpr size_t kMaxErrorFile = 64 * 1024;
 constexpr size_t kMaxErrorMessage = 2000;
-constexpr int kNotFound = 127;  // exit codes as in a shell
-constexpr int kNotExecutable = 126;
 
 int fd_of(Stream stream) { return stream == Stream::kOut ? STDOUT_FILENO : STDERR_FILENO; }
 
@@ -69,6 +67,14 @@ std::string read_error_file(const std::string& path) {
   std::string message = error_file_message(json);
   if (message.size() > kMaxErrorMessage) message = message.substr(0, kMaxErrorMessage) + "...";
   return absl::StrReplaceAll(message, {{"\n", " | "}, {"\r", ""}});
+}
+
+// For poll; -1: there is no deadline.
+int milliseconds_until(std::optional<TimePoint> deadline) {
+  if (!deadline) return -1;
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(*deadline - std::chrono::steady_clock::now());
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1 << 30));
 }
 
 ExitStatus reap(pid_t pid) {
@@ -149,7 +155,7 @@ absl::Status Supervisor::prepare() {
 absl::StatusOr<int> Supervisor::run() {
   const absl::Status prepared = prepare();
   if (!prepared.ok()) {
-    tell_nodes(kNotFound, std::string(prepared.message()));
+    tell_nodes(exit_code_of(prepared), std::string(prepared.message()));
     if (nodes_ != nullptr) leave_nodes();
     return prepared;
   }
@@ -203,7 +209,7 @@ void Supervisor::start_child(const Action& action) {
   const std::string text = absl::StrCat("rank ", rank_of(action.rank),
                                         " could not be started: ", started.status().message());
   merger_.say(absl::StrCat("weft_launch: ", text));
-  const int code = absl::IsNotFound(started.status()) ? kNotFound : kNotExecutable;
+  const int code = exit_code_of(started.status());
   tell_nodes(code, text);
   act(core_.on_start_failed(action.rank, code, std::chrono::steady_clock::now()));
 }
@@ -232,13 +238,7 @@ void Supervisor::wait_for_events() {
     waiting.push_back({merger_.pending(stream).empty() ? -1 : fd_of(stream), POLLOUT, 0});
   }
   waiting.push_back({nodes_ == nullptr ? -1 : nodes_->descriptor(), POLLIN, 0});
-  int timeout = -1;
-  if (const std::optional<TimePoint> deadline = core_.deadline()) {
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(*deadline - std::chrono::steady_clock::now());
-    timeout = static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1 << 30));
-  }
-  if (poll(waiting.data(), waiting.size(), timeout) <= 0) return;
+  if (poll(waiting.data(), waiting.size(), milliseconds_until(core_.deadline())) <= 0) return;
   for (size_t i = 0; i < sources.size(); ++i) {
     if (waiting[i + 1].revents != 0) read_output(sources[i].rank, sources[i].stream, false);
   }
@@ -252,6 +252,7 @@ void Supervisor::read_signals() {
   while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) continue;
+    signalled_ = true;
     tell_nodes(128 + signal, absl::StrCat("the launcher got ", signal_name(signal)));
     act(core_.on_signal(signal, std::chrono::steady_clock::now()));
   }
@@ -276,22 +277,32 @@ void Supervisor::tell_nodes(int code, const std::string& text) {
   if (nodes_ != nullptr) nodes_->fail(code, text);
 }
 
-// Returns the exit code once this launcher may exit. Until then it answers the others. A signal
-// ends the other nodes; a second one ends the wait.
+// Returns the exit code once this launcher may exit. Until then it answers the others. After a
+// failure it waits no longer than they may take to end. A signal ends the other nodes; a second one
+// ends the wait.
 int Supervisor::leave_nodes() {
   nodes_->finish(core_.exit_code());
-  bool signalled = false;
+  std::optional<TimePoint> deadline;
   while (!nodes_->may_leave()) {
-    flush_output();
-    pollfd waiting[] = {{signals_.get(), POLLIN, 0}, {nodes_->descriptor(), POLLIN, 0}};
-    (void)poll(waiting, 2, -1);
+    const TimePoint now = std::chrono::steady_clock::now();
+    if (group_failed_ && !deadline) {
+      deadline = now + place_.options.grace + 2 * place_.options.node_timeout;
+    }
+    if (deadline && now >= *deadline) break;
+    std::vector<pollfd> waiting = {{signals_.get(), POLLIN, 0}, {nodes_->descriptor(), POLLIN, 0}};
+    for (const Stream stream : {Stream::kOut, Stream::kErr}) {
+      waiting.push_back({merger_.pending(stream).empty() ? -1 : fd_of(stream), POLLOUT, 0});
+    }
+    (void)poll(waiting.data(), waiting.size(), milliseconds_until(deadline));
+    for (const Stream stream : {Stream::kOut, Stream::kErr}) {
+      if (waiting[2 + static_cast<size_t>(stream)].revents != 0) write_output(stream);
+    }
     read_nodes();
     signalfd_siginfo info;
     while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
       const int signal = static_cast<int>(info.ssi_signo);
       if (signal == SIGCHLD) continue;
-      if (signalled) return 128 + signal;
-      signalled = true;
+      if (std::exchange(signalled_, true)) return 128 + signal;
       tell_nodes(128 + signal, absl::StrCat("the launcher got ", signal_name(signal)));
     }
   }

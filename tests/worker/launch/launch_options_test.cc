@@ -118,6 +118,26 @@ TEST(LaunchOptions, TheCommandLineGoesBeforeTheEnvironment) {
   EXPECT_EQ(alone.master_port, 0);
 }
 
+TEST(LaunchOptions, TheNumberOfNodesMayBeSaidAgain) {
+  const LaunchOptions same =
+      parse_in(kTrainJob, {"--nnodes", "2"}).options.value_or(LaunchOptions());
+  EXPECT_EQ(same.node, 1u);
+  EXPECT_EQ(same.master_addr, "job-node-0-0.job");
+  EXPECT_THAT(parse_in(kTrainJob, {"--nnodes", "3"}).text, HasSubstr("needs --node-rank"));
+}
+
+TEST(LaunchOptions, GpusAreThoseThatAreVisible) {
+  Variables pod = kTrainJob;
+  pod["CUDA_VISIBLE_DEVICES"] = "4,6";
+  for (const char* word : {"gpu", "auto"}) {
+    pod["PET_NPROC_PER_NODE"] = word;
+    EXPECT_EQ(parse_in(pod, {}).options.value_or(LaunchOptions()).processes, 2u);
+  }
+  pod["CUDA_VISIBLE_DEVICES"] = "";
+  pod["PET_NPROC_PER_NODE"] = "gpu";
+  EXPECT_THAT(parse_in(pod, {}).text, HasSubstr("there is no GPU"));
+}
+
 TEST(LaunchOptions, ProcessesPerPodMayBeAWord) {
   Variables pod = kTrainJob;
   for (const char* word : {"auto", "cpu"}) {

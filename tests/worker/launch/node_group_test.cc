@@ -62,7 +62,7 @@ NodeRecord record(uint32_t node, uint32_t nodes) {
   return {.host = absl::StrCat("host", node),
           .nodes = nodes,
           .roles = {{"default", 2}},
-          .run_id = absl::StrCat("job", node),
+          .run_id = node == 1 ? "" : "job",
           .token = absl::StrCat(node)};
 }
 
@@ -113,12 +113,12 @@ class NodeGroupTest : public ::testing::Test {
   std::vector<std::unique_ptr<NodeGroup>> groups_;
 };
 
-TEST_F(NodeGroupTest, AllNodesMeetAndHaveTheRunIdOfTheFirst) {
+TEST_F(NodeGroupTest, AllNodesMeetAndHaveOneRunId) {
   join(3);
   for (uint32_t node = 0; node < 3; ++node) {
     EXPECT_EQ(groups_[node]->place().first_rank, 2 * node);
     EXPECT_EQ(groups_[node]->place().world_size, 6u);
-    EXPECT_EQ(groups_[node]->run_id(), "job0");
+    EXPECT_EQ(groups_[node]->run_id(), "job");
     EXPECT_FALSE(groups_[node]->failure());
     EXPECT_FALSE(groups_[node]->may_leave());
   }
@@ -192,9 +192,10 @@ TEST_F(NodeGroupTest, AStoreThatComesBackIsForgiven) {
 
 // A node may fail while another one still reads that all have come.
 TEST_F(NodeGroupTest, AFailureAfterAllHaveRegisteredIsNotOneOfJoining) {
-  for (uint32_t node = 0; node < 2; ++node) {
-    ASSERT_TRUE(store_.set(absl::StrCat("weft/launch/node/", node), to_text(record(node, 3))).ok());
-  }
+  ASSERT_TRUE(store_
+                  .set("weft/launch/nodes",
+                       to_text(std::vector<NodeRecord>{record(0, 3), record(1, 3), record(2, 3)}))
+                  .ok());
   ASSERT_TRUE(store_.set("weft/launch/failure", to_text(NodeFailure{1, 7, "broke"})).ok());
   Joined joined = NodeGroup::join(store_, record(2, 3), options(2), never);
   ASSERT_TRUE(joined.ok()) << joined.status();
@@ -258,6 +259,29 @@ TEST(NodeGroupJoin, DifferentNumbersOfNodesFailOnAllNodes) {
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("different numbers of nodes: node "));
   }
+}
+
+TEST(NodeGroupJoin, LaunchersOfAnotherJobAreRefused) {
+  MemoryStore store;
+  auto first = std::async(std::launch::async, [&] {
+    return join_one(store, record(0, 2), 0, std::chrono::seconds(30)).status();
+  });
+  NodeRecord other = record(1, 2);
+  other.run_id = "another";
+  const absl::Status second = join_one(store, other, 1, std::chrono::seconds(30)).status();
+  for (const absl::Status& status : {first.get(), second}) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("different run ids: node "));
+  }
+}
+
+TEST_F(NodeGroupTest, AStrayLauncherDoesNotHarmARunningGroup) {
+  join(2);
+  EXPECT_FALSE(NodeGroup::join(store_, record(2, 3), options(2), never).ok());
+  ASSERT_TRUE(store_.set("weft/launch/failure", to_text(NodeFailure{7, 1, "no such node"})).ok());
+  groups_[1]->finish(0);
+  groups_[0]->finish(0);
+  EXPECT_FALSE(groups_[0]->failure());
 }
 
 TEST(NodeGroupJoin, ASignalEndsTheWait) {

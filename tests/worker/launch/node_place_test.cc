@@ -37,12 +37,21 @@ TEST(NodePlace, TextsCanBeReadBack) {
   record.run_id = "job \"7\"";
   record.token = "1-2";
   EXPECT_EQ(*parse_node_record(to_text(record)), record);
+  const std::vector<NodeRecord> both = {record, node({})};
+  EXPECT_EQ(*parse_node_records(to_text(both)), both);
   const NodeFailure failure = {2, 137, "rank 5 (pid 7) was ended by SIGKILL: no \n memory"};
-  EXPECT_EQ(*parse_node_failure(to_text(failure)), failure);
+  EXPECT_EQ(*parse_node_failure(to_text(failure), 3), failure);
+}
+
+TEST(NodePlace, AFailureOfNoNodeOrWithoutACodeIsRefused) {
+  for (const NodeFailure& failure : {NodeFailure{3, 1, ""}, NodeFailure{0, 0, ""},
+                                     NodeFailure{0, 256, ""}, NodeFailure{0, -1, ""}}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(parse_node_failure(to_text(failure), 3).status()));
+  }
 }
 
 TEST(NodePlace, WhatIsNoUtf8IsReplaced) {
-  EXPECT_TRUE(parse_node_failure(to_text(NodeFailure{0, 1, "\xff"})).ok());
+  EXPECT_TRUE(parse_node_failure(to_text(NodeFailure{0, 1, "\xff"}), 1).ok());
 }
 
 TEST(NodePlace, DamagedTextsAreRefused) {
@@ -51,7 +60,8 @@ TEST(NodePlace, DamagedTextsAreRefused) {
         R"({"host": "a", "nodes": 1, "roles": [["x"]], "run_id": "", "token": ""})",
         R"({"host": "a", "nodes": 1, "roles": [3], "run_id": "", "token": ""})"}) {
     EXPECT_TRUE(absl::IsInvalidArgument(parse_node_record(damaged).status())) << damaged;
-    EXPECT_TRUE(absl::IsInvalidArgument(parse_node_failure(damaged).status())) << damaged;
+    EXPECT_TRUE(absl::IsInvalidArgument(parse_node_records(damaged).status())) << damaged;
+    EXPECT_TRUE(absl::IsInvalidArgument(parse_node_failure(damaged, 9).status())) << damaged;
   }
 }
 
