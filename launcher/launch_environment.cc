@@ -150,7 +150,8 @@ void read_mpi(bool local_size_is_known, Variables& variables, LaunchEnvironment&
     result.run_id = absl::StrCat("openmpi-", *job);
     port = static_cast<uint16_t>(kFirstPort + hash_of(*job) % kPorts);
   }
-  const bool one_host = local_size_is_known && result.local_world_size == result.world_size;
+  const bool one_host = result.world_size == 1 ||
+                        (local_size_is_known && result.local_world_size == result.world_size);
   read_master(variables, one_host ? kLoopback : nullptr, port, result);
 }
 

@@ -199,6 +199,7 @@ TEST(Launchers, WithoutALocalSizeRanksMayBeOnSeveralHosts) {
   const Variables variables = {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}};
   EXPECT_THAT(refusal_of(variables), HasSubstr("MASTER_ADDR is not set"));
   EXPECT_EQ(place_by(plus(variables, {{"MASTER_ADDR", "host0"}})).rank, 1u);
+  EXPECT_EQ(place_by({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}).master_addr, "127.0.0.1");
 }
 
 TEST(Launchers, HalfAStepIsRefused) {

@@ -88,17 +88,32 @@ std::chrono::nanoseconds from_seconds(double seconds) {
   return std::chrono::nanoseconds(static_cast<int64_t>(seconds * 1e9));
 }
 
+// Which of the options with a default in the environment the user has given.
+struct Given {
+  const CLI::Option* nodes;
+  const CLI::Option* node;
+  const CLI::Option* processes;
+  const CLI::Option* master_addr;
+  const CLI::Option* master_port;
+};
+
+bool was_given(const CLI::Option* option) { return option->count() > 0; }
+
 // If srun, mpirun or a pod of Kubernetes started this launcher, then each task, rank or pod is a
 // node. Returns nullopt if nothing of the kind did.
-std::optional<LaunchEnvironment> place_among_nodes(const EnvironmentReader& read) {
+std::optional<LaunchEnvironment> place_among_nodes(const Given& given, const LaunchOptions& options,
+                                                   const EnvironmentReader& read) {
   const absl::StatusOr<Launcher> launcher = find_launcher(read);
   if (launcher.ok() && (*launcher == Launcher::kTorch || *launcher == Launcher::kSingle)) {
     return std::nullopt;
   }
   const absl::StatusOr<LaunchEnvironment> place =
       read_launch_environment([&](const char* name) -> std::optional<std::string> {
+        const std::string variable = name;
         // How many processes the pod has is this launcher's matter.
-        return std::string(name) == "PET_NPROC_PER_NODE" ? std::nullopt : read(name);
+        if (variable == "PET_NPROC_PER_NODE") return std::nullopt;
+        if (variable == "MASTER_ADDR" && was_given(given.master_addr)) return options.master_addr;
+        return read(name);
       });
   if (!place.ok()) throw CLI::ValidationError("environment", std::string(place.status().message()));
   return place->world_size == 1 ? std::nullopt : std::optional<LaunchEnvironment>(*place);
@@ -107,8 +122,16 @@ std::optional<LaunchEnvironment> place_among_nodes(const EnvironmentReader& read
 // Those of CUDA_VISIBLE_DEVICES, or else the device files. A container may have any of these.
 uint32_t count_gpus(const EnvironmentReader& read) {
   if (const auto visible = read("CUDA_VISIBLE_DEVICES")) {
-    const std::vector<std::string> devices = absl::StrSplit(*visible, ',', absl::SkipEmpty());
-    return static_cast<uint32_t>(std::min<size_t>(devices.size(), kMaxProcesses));
+    // CUDA stops at the first entry that names no device, for example -1.
+    uint32_t visible_count = 0;
+    for (const absl::string_view device : absl::StrSplit(*visible, ',')) {
+      uint32_t number = 0;
+      const bool good = absl::SimpleAtoi(device, &number) || absl::StartsWith(device, "GPU-") ||
+                        absl::StartsWith(device, "MIG-");
+      if (!good || visible_count == kMaxProcesses) break;
+      ++visible_count;
+    }
+    return visible_count;
   }
   uint32_t count = 0;
   std::error_code error;
@@ -134,23 +157,15 @@ uint32_t processes_of_environment(const EnvironmentReader& read) {
   throw CLI::ValidationError("PET_NPROC_PER_NODE", "'" + text + "' is no number, auto, cpu or gpu");
 }
 
-// Which of the options with a default in the environment the user has given.
-struct Given {
-  const CLI::Option* nodes;
-  const CLI::Option* node;
-  const CLI::Option* processes;
-  const CLI::Option* master_addr;
-  const CLI::Option* master_port;
-};
-
 void settle_nodes(const Given& given, const EnvironmentReader& read, LaunchOptions& options) {
-  const auto was_given = [](const CLI::Option* option) { return option->count() > 0; };
   if (!was_given(given.processes)) {
     if (const uint32_t count = processes_of_environment(read)) options.processes = count;
   }
   // --nnodes 1 is a group of this machine alone, whatever started the launcher.
   const bool alone = was_given(given.nodes) && options.nodes == 1;
-  const auto place = alone ? std::nullopt : place_among_nodes(read);
+  const bool complete =
+      was_given(given.nodes) && was_given(given.node) && was_given(given.master_addr);
+  const auto place = alone || complete ? std::nullopt : place_among_nodes(given, options, read);
   if (place && (!was_given(given.nodes) || options.nodes == place->world_size)) {
     options.nodes = place->world_size;
     if (!was_given(given.node)) options.node = place->rank;
@@ -159,7 +174,7 @@ void settle_nodes(const Given& given, const EnvironmentReader& read, LaunchOptio
     if (options.run_id.empty() && place->launcher == Launcher::kSlurm) {
       options.run_id = absl::StrCat(place->run_id, "-", place->restart_count);
     }
-  } else if (options.nodes > 1 && !(was_given(given.node) && was_given(given.master_addr))) {
+  } else if (options.nodes > 1 && !complete) {
     throw CLI::ValidationError("--nnodes", "needs --node-rank and --master-addr");
   }
   if (options.node >= options.nodes) {

@@ -25,6 +25,8 @@ namespace {
 constexpr int kCouldNotLaunch = 1;
 // Of one call on the store of another machine. Signals are looked at between two calls.
 constexpr absl::Duration kStoreTimeout = absl::Seconds(5);
+// Between two tries to open the store.
+constexpr std::chrono::milliseconds kPause(200);
 // Longer than the others take to look again.
 constexpr std::chrono::seconds kFarewell(1);
 
@@ -44,31 +46,48 @@ int fail(const absl::Status& status, int code) {
   return code;
 }
 
-// Whether a signal that ends the launcher waits to be read.
-bool asked_to_end() {
+// The signal that should end the launcher and waits to be read; 0: none.
+int waiting_signal() {
   sigset_t waiting;
   sigpending(&waiting);
-  return sigismember(&waiting, SIGTERM) == 1 || sigismember(&waiting, SIGINT) == 1 ||
-         sigismember(&waiting, SIGHUP) == 1;
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
+    if (sigismember(&waiting, signal) == 1) return signal;
+  }
+  return 0;
 }
 
-// Node 0 hosts the store. The launchers of the other nodes may be there before it.
-absl::StatusOr<std::unique_ptr<RendezvousStore>> open_store(LaunchOptions& options) {
+bool asked_to_end() { return waiting_signal() != 0; }
+
+int code_of_joining(const absl::Status& failed) {
+  return absl::IsCancelled(failed) && asked_to_end() ? 128 + waiting_signal() : kCouldNotLaunch;
+}
+
+// Node 0 hosts the store.
+absl::StatusOr<std::unique_ptr<RendezvousStore>> try_to_open(LaunchOptions& options) {
   RendezvousOptions rendezvous;
   rendezvous.host = options.master_addr;
   rendezvous.port = options.master_port;
-  rendezvous.timeout = kStoreTimeout;
   if (options.node == 0) {
     WEFT_ASSIGN_OR_RETURN(HostedStore hosted, host_rendezvous_store(rendezvous));
     options.master_port = hosted.port;
     return std::move(hosted.store);
   }
+  rendezvous.timeout = kStoreTimeout;
+  return connect_rendezvous_store(rendezvous);
+}
+
+// The launchers of the other nodes may be there before that of node 0, and all of them before the
+// name service knows node 0.
+absl::StatusOr<std::unique_ptr<RendezvousStore>> open_store(LaunchOptions& options) {
   const auto deadline = std::chrono::steady_clock::now() + options.join_timeout;
   while (true) {
-    auto store = connect_rendezvous_store(rendezvous);
+    auto store = try_to_open(options);
+    const bool may_come =
+        absl::IsDeadlineExceeded(store.status()) || absl::IsNotFound(store.status());
     const bool too_late = std::chrono::steady_clock::now() >= deadline;
-    if (store.ok() || !absl::IsDeadlineExceeded(store.status()) || too_late) return store;
+    if (store.ok() || options.nodes == 1 || !may_come || too_late) return store;
     if (asked_to_end()) return absl::CancelledError("interrupted while it waited for node 0");
+    std::this_thread::sleep_for(kPause);
   }
 }
 
@@ -91,7 +110,7 @@ int run(LaunchOptions options) {
   auto signals = take_signals();
   if (!signals.ok()) return fail(signals.status(), kCouldNotLaunch);
   const auto store = open_store(options);
-  if (!store.ok()) return fail(store.status(), kCouldNotLaunch);
+  if (!store.ok()) return fail(store.status(), code_of_joining(store.status()));
 
   std::unique_ptr<NodeGroup> nodes;
   NodePlace place = place_of_node({{.nodes = 1, .roles = options.roles}}, 0);
@@ -100,7 +119,7 @@ int run(LaunchOptions options) {
     if (!joined.ok()) {
       // The others read why, before the store goes.
       if (options.node == 0) std::this_thread::sleep_for(kFarewell);
-      return fail(joined.status(), kCouldNotLaunch);
+      return fail(joined.status(), code_of_joining(joined.status()));
     }
     nodes = *std::move(joined);
     place = nodes->place();

@@ -50,7 +50,9 @@ class Joining {
     if (met.ok()) return std::move(records_);
     // The others need not wait for their own timeout. If the store is gone, they learn that.
     const NodeFailure failure = {options_.node, kCouldNotLaunch, std::string(met.message())};
-    if (registered_) (void)store_.compare_set(kJoinFailure, "", to_text(failure));
+    if (!registered_) return met;
+    (void)store_.compare_set(kJoinFailure, "", to_text(failure));
+    if (is_expected()) (void)store_.compare_set(kFailure, "", to_text(failure));
     return met;
   }
 
@@ -73,6 +75,14 @@ class Joining {
     }
   }
 
+  // Whether node 0 has met this node just before, and so expects it in the running group.
+  bool is_expected() const {
+    const absl::StatusOr<std::optional<std::string>> text = store_.try_get(kNodes);
+    if (!text.ok() || !text->has_value()) return false;
+    const absl::StatusOr<std::vector<NodeRecord>> all = parse_node_records(**text);
+    return all.ok() && options_.node < all->size() && (*all)[options_.node].token == self_.token;
+  }
+
   // Returns whether all nodes are there.
   absl::StatusOr<bool> look() {
     // The others count intervals without a heartbeat as soon as they have met all nodes.
@@ -81,8 +91,11 @@ class Joining {
       next_heartbeat_ = Clock::now() + options_.interval;
     }
     if (!registered_) WEFT_RETURN_IF_ERROR(register_self());
+    if (options_.node == 0) WEFT_RETURN_IF_ERROR(look_for_missing());
+    WEFT_ASSIGN_OR_RETURN(const std::optional<NodeFailure> failure,
+                          read_failure(store_, kJoinFailure, UINT32_MAX));
+    if (failure) return absl::FailedPreconditionError(failure->text);
     if (options_.node == 0) {
-      WEFT_RETURN_IF_ERROR(look_for_missing());
       if (missing_.empty()) {
         WEFT_RETURN_IF_ERROR(store_.set(kNodes, to_text(records_)));
         return true;
@@ -95,9 +108,6 @@ class Joining {
         return true;
       }
     }
-    WEFT_ASSIGN_OR_RETURN(const std::optional<NodeFailure> failure,
-                          read_failure(store_, kJoinFailure, UINT32_MAX));
-    if (failure) return absl::FailedPreconditionError(failure->text);
     return false;
   }
 
@@ -264,9 +274,7 @@ void NodeGroup::run() {
     if (status.ok()) status = look_at_others(interval_over);
     if (status.ok()) unanswered = 0;
     if (!status.ok() && interval_over && ++unanswered >= options_.lost_after) {
-      set_failure({0, kCouldNotLaunch, absl::StrCat("lost: ", status.message())});
-      MutexLock lock(mutex_);
-      store_lost_ = true;
+      lose_store(status);
     }
     MutexLock lock(mutex_);
     const bool has_news = (own_failure_ && !failure_) || (own_code_ && !told_code_);
@@ -275,6 +283,17 @@ void NodeGroup::run() {
     wake_.wait_until(mutex_, Clock::now() + std::min<Clock::duration>(kLook, options_.interval));
   }
   tell();
+}
+
+// After its own end this node needs no store any more, and node 0 may have ended.
+void NodeGroup::lose_store(const absl::Status& why) {
+  bool finished = false;
+  {
+    MutexLock lock(mutex_);
+    finished = own_code_.has_value();
+    store_lost_ = true;
+  }
+  if (!finished) set_failure({0, kCouldNotLaunch, absl::StrCat("lost: ", why.message())});
 }
 
 // Writes what this node has to say, and reads whether the group has failed.
@@ -294,14 +313,18 @@ absl::Status NodeGroup::exchange() {
     WEFT_ASSIGN_OR_RETURN(const NodeFailure first, parse_node_failure(held, place_.nodes));
     set_failure(first);
   } else if (!failed) {
-    WEFT_ASSIGN_OR_RETURN(const std::optional<NodeFailure> failure,
-                          read_failure(store_, kFailure, place_.nodes));
-    if (failure) set_failure(*failure);
+    const auto failure = read_failure(store_, kFailure, place_.nodes);
+    if (absl::IsInvalidArgument(failure.status())) {
+      set_failure({options_.node, kCouldNotLaunch,
+                   absl::StrCat("the group's failure: ", failure.status().message())});
+    }
+    WEFT_RETURN_IF_ERROR(failure.status());
+    if (*failure) set_failure(**failure);
   }
   if (!own_code) return absl::OkStatus();
-  WEFT_RETURN_IF_ERROR(store_.set(finished_key(options_.node), absl::StrCat(*own_code)));
-  // A set is not answered, so this waits until it has arrived.
-  WEFT_RETURN_IF_ERROR(store_.try_get(finished_key(options_.node)).status());
+  // Not `set`, which is not answered: node 0 may end, with the store, as soon as it has read this.
+  WEFT_RETURN_IF_ERROR(
+      store_.compare_set(finished_key(options_.node), "", absl::StrCat(*own_code)).status());
   {
     MutexLock lock(mutex_);
     told_code_ = true;

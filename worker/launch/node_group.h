@@ -85,6 +85,7 @@ class NodeGroup {
   absl::Status exchange() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status look_at_others(bool interval_over) ABSL_LOCKS_EXCLUDED(mutex_);
   void set_failure(const NodeFailure& failure) ABSL_LOCKS_EXCLUDED(mutex_);
+  void lose_store(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   void tell() const;
 
   RendezvousStore& store_;

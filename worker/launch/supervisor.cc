@@ -252,7 +252,7 @@ void Supervisor::read_signals() {
   while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) continue;
-    signalled_ = true;
+    interrupted_ = interrupted_ || signal == SIGINT;
     tell_nodes(128 + signal, absl::StrCat("the launcher got ", signal_name(signal)));
     act(core_.on_signal(signal, std::chrono::steady_clock::now()));
   }
@@ -278,8 +278,8 @@ void Supervisor::tell_nodes(int code, const std::string& text) {
 }
 
 // Returns the exit code once this launcher may exit. Until then it answers the others. After a
-// failure it waits no longer than they may take to end. A signal ends the other nodes; a second one
-// ends the wait.
+// failure it waits no longer than they may take to end. A signal ends the other nodes, and a second
+// SIGINT ends the wait.
 int Supervisor::leave_nodes() {
   nodes_->finish(core_.exit_code());
   std::optional<TimePoint> deadline;
@@ -302,7 +302,7 @@ int Supervisor::leave_nodes() {
     while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
       const int signal = static_cast<int>(info.ssi_signo);
       if (signal == SIGCHLD) continue;
-      if (std::exchange(signalled_, true)) return 128 + signal;
+      if (signal == SIGINT && std::exchange(interrupted_, true)) return 128 + signal;
       tell_nodes(128 + signal, absl::StrCat("the launcher got ", signal_name(signal)));
     }
   }

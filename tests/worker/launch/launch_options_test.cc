@@ -133,7 +133,9 @@ TEST(LaunchOptions, GpusAreThoseThatAreVisible) {
     pod["PET_NPROC_PER_NODE"] = word;
     EXPECT_EQ(parse_in(pod, {}).options.value_or(LaunchOptions()).processes, 2u);
   }
-  pod["CUDA_VISIBLE_DEVICES"] = "";
+  pod["CUDA_VISIBLE_DEVICES"] = "GPU-a,MIG-b,-1,3";
+  EXPECT_EQ(parse_in(pod, {}).options.value_or(LaunchOptions()).processes, 2u);
+  pod["CUDA_VISIBLE_DEVICES"] = "-1";
   pod["PET_NPROC_PER_NODE"] = "gpu";
   EXPECT_THAT(parse_in(pod, {}).text, HasSubstr("there is no GPU"));
 }
@@ -148,8 +150,14 @@ TEST(LaunchOptions, ProcessesPerPodMayBeAWord) {
   EXPECT_THAT(parse_in(pod, {}).text, HasSubstr("'many'"));
 }
 
-TEST(LaunchOptions, HalfAnEnvironmentIsNamed) {
+TEST(LaunchOptions, HalfAnEnvironmentIsNamedUnlessTheOptionsAreComplete) {
   Variables pod = kTrainJob;
+  pod.erase("PET_MASTER_ADDR");
+  EXPECT_EQ(parse_in(pod, {"--master-addr", "a"}).options.value_or(LaunchOptions()).node, 1u);
+  pod["PET_NNODES"] = "many";
+  EXPECT_TRUE(parse_in(pod, {"--nnodes", "2", "--node-rank", "0", "--master-addr", "a"})
+                  .options.has_value());
+  pod = kTrainJob;
   pod.erase("PET_MASTER_ADDR");
   const CommandLine line = parse_in(pod, {});
   EXPECT_EQ(line.exit_code, 2);

@@ -278,10 +278,38 @@ TEST(NodeGroupJoin, LaunchersOfAnotherJobAreRefused) {
 TEST_F(NodeGroupTest, AStrayLauncherDoesNotHarmARunningGroup) {
   join(2);
   EXPECT_FALSE(NodeGroup::join(store_, record(2, 3), options(2), never).ok());
-  ASSERT_TRUE(store_.set("weft/launch/failure", to_text(NodeFailure{7, 1, "no such node"})).ok());
   groups_[1]->finish(0);
   groups_[0]->finish(0);
+  await_leave(*groups_[0]);
   EXPECT_FALSE(groups_[0]->failure());
+}
+
+TEST_F(NodeGroupTest, AFailureThatCannotBeReadEndsTheGroup) {
+  join(2);
+  ASSERT_TRUE(store_.set("weft/launch/failure", to_text(NodeFailure{7, 1, "no such node"})).ok());
+  const NodeFailure failure = await_failure(*groups_[1]);
+  EXPECT_EQ(failure.node, 1u);
+  EXPECT_THAT(failure.text, HasSubstr("the group's failure: "));
+}
+
+// Node 0 may end with the store as soon as it knows that the others have ended.
+TEST_F(NodeGroupTest, AStoreThatGoesAfterTheEndIsNoFailure) {
+  join(2);
+  store_.gone = true;
+  groups_[1]->finish(0);
+  await_leave(*groups_[1]);
+  EXPECT_FALSE(groups_[1]->failure());
+  EXPECT_EQ(groups_[1]->exit_code(), 0);
+}
+
+// It is not too late for the others to learn that a node has given up.
+TEST_F(NodeGroupTest, ANodeThatGivesUpTellsAGroupThatHasJustMet) {
+  ASSERT_TRUE(
+      store_.set("weft/launch/nodes", to_text(std::vector<NodeRecord>{record(0, 2), record(1, 2)}))
+          .ok());
+  NodeRecord third = record(1, 3);
+  EXPECT_FALSE(NodeGroup::join(store_, third, options(1), never).ok());
+  EXPECT_TRUE(store_.try_get("weft/launch/failure")->has_value());
 }
 
 TEST(NodeGroupJoin, ASignalEndsTheWait) {
