@@ -36,7 +36,7 @@
 
 namespace weft::rpc_internal {
 
-// What a dialling end has seen of the far end's certificate.
+// Keeps what a dialling end has seen of the far end's certificate.
 class FarEnd {
  public:
   void refuse(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_) {
