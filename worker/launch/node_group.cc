@@ -91,15 +91,8 @@ class Joining {
       next_heartbeat_ = Clock::now() + options_.interval;
     }
     if (!registered_) WEFT_RETURN_IF_ERROR(register_self());
-    if (options_.node == 0) WEFT_RETURN_IF_ERROR(look_for_missing());
-    WEFT_ASSIGN_OR_RETURN(const std::optional<NodeFailure> failure,
-                          read_failure(store_, kJoinFailure, UINT32_MAX));
-    if (failure) return absl::FailedPreconditionError(failure->text);
     if (options_.node == 0) {
-      if (missing_.empty()) {
-        WEFT_RETURN_IF_ERROR(store_.set(kNodes, to_text(records_)));
-        return true;
-      }
+      WEFT_RETURN_IF_ERROR(look_for_missing());
     } else {
       WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> text, store_.try_get(kNodes));
       if (text) {
@@ -108,7 +101,13 @@ class Joining {
         return true;
       }
     }
-    return false;
+    // After node 0 has met all, failures of joining are those of launchers that do not belong here.
+    WEFT_ASSIGN_OR_RETURN(const std::optional<NodeFailure> failure,
+                          read_failure(store_, kJoinFailure, UINT32_MAX));
+    if (failure) return absl::FailedPreconditionError(failure->text);
+    if (options_.node != 0 || !missing_.empty()) return false;
+    WEFT_RETURN_IF_ERROR(store_.set(kNodes, to_text(records_)));
+    return true;
   }
 
   absl::Status look_for_missing() {
