@@ -46,15 +46,18 @@ TEST_P(NestingTest, EightChainsAtOnceEach64DeepNeedNeitherThreadsNorCredit) {
   world.shutdown_all();
 }
 
-// Each worker dials the address of the other, which does or does not name shared memory.
+// The worker that joins later dials the other one, whose address does or does not name shared
+// memory.
 TEST(MixedTransports, AWorkerWithoutSharedMemoryAndOneWithItCallEachOther) {
-  for (const size_t without : {size_t{0}, size_t{1}}) {
-    WorkerWorld world(2, [without](size_t rank, WorkerOptions& options) {
-      options.transport = nullptr;
-      if (rank == without) options.same_host = WorkerOptions::SameHost::kOff;
-    });
-    EXPECT_EQ(weft::rpc_sync(world[0].to("worker1"), nest, std::string("worker1"),
-                             std::string("worker0"), 3),
+  for (const bool later_is_without : {true, false}) {
+    WorkerWorld world(TransportKind::kGrpc);
+    WorkerOptions first = world.options_of("first"), later = world.options_of("later");
+    (later_is_without ? later : first).same_host = WorkerOptions::SameHost::kOff;
+    weft::Worker& one = world.join(std::move(first));
+    weft::Worker& other = world.join(std::move(later));
+    EXPECT_EQ(
+        weft::rpc_sync(other.to("first"), nest, std::string("first"), std::string("later"), 3), 3);
+    EXPECT_EQ(weft::rpc_sync(one.to("later"), nest, std::string("later"), std::string("first"), 3),
               3);
     world.shutdown_all();
   }

@@ -252,7 +252,6 @@ void Supervisor::read_signals() {
   while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) continue;
-    interrupted_ = interrupted_ || signal == SIGINT;
     tell_nodes(128 + signal, absl::StrCat("the launcher got ", signal_name(signal)));
     act(core_.on_signal(signal, std::chrono::steady_clock::now()));
   }
@@ -302,7 +301,8 @@ int Supervisor::leave_nodes() {
     while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
       const int signal = static_cast<int>(info.ssi_signo);
       if (signal == SIGCHLD) continue;
-      if (signal == SIGINT && std::exchange(interrupted_, true)) return 128 + signal;
+      if (signal == SIGINT && core_.interrupted()) return 128 + signal;
+      core_.on_signal(signal, std::chrono::steady_clock::now());
       tell_nodes(128 + signal, absl::StrCat("the launcher got ", signal_name(signal)));
     }
   }

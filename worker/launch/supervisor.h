@@ -73,7 +73,6 @@ class Supervisor {
   SupervisorCore core_;
   OutputMerger merger_;
   std::array<bool, 2> sink_closed_ = {false, false};
-  bool interrupted_ = false;   // SIGINT has come
   bool group_failed_ = false;  // on some machine, as this one has read
   std::string folder_;         // of the error files
   std::string program_;        // its path

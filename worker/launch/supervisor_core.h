@@ -67,6 +67,7 @@ class SupervisorCore {
   // group, or with the exit code for it (128 + signal). Expected exits are not reported.
   bool asked_for(ExitStatus status) const;
   bool is_stopping() const { return stopping_; }
+  bool interrupted() const { return interrupted_; }  // SIGINT has come
   bool is_running(uint32_t rank) const { return processes_[rank].running; }
   uint32_t restarts_of(uint32_t rank) const { return processes_[rank].restarts; }
   bool done() const { return running_ == 0; }
