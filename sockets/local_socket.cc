@@ -230,21 +230,34 @@ void LocalSocket::shut_down() { ::shutdown(descriptor_.get(), SHUT_RDWR); }
 // ---- the listener
 
 absl::StatusOr<LocalListener> LocalListener::create(LocalSocket::Kind kind) {
-  std::string name = random_name();
+  return create_named(random_name(), kind);
+}
+
+absl::StatusOr<LocalListener> LocalListener::create_named(const std::string& name,
+                                                          LocalSocket::Kind kind) {
+  if (!is_name(name)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("local socket: '", name, "' is no name of a listener"));
+  }
   WEFT_ASSIGN_OR_RETURN(const auto address, address_of(name));
   WEFT_ASSIGN_OR_RETURN(FileDescriptor descriptor, open_socket(kind));
   if (::bind(descriptor.get(), reinterpret_cast<const sockaddr*>(&address.first), address.second) !=
       0) {
-    return failed("bind", errno);
+    if (errno != EADDRINUSE) return failed("bind", errno);
+    return absl::AlreadyExistsError(absl::StrCat("local socket: another process is '", name, "'"));
   }
   if (::listen(descriptor.get(), kBacklog) != 0) return failed("listen", errno);
-  return LocalListener(std::move(descriptor), std::move(name), kind);
+  return LocalListener(std::move(descriptor), name, kind);
 }
 
 bool LocalListener::is_name(std::string_view name) {
-  const auto is_digit = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
-  return name.size() == kPrefix.size() + 32 && name.starts_with(kPrefix) &&
-         std::all_of(name.begin() + kPrefix.size(), name.end(), is_digit);
+  constexpr size_t kMost = 64;
+  const auto fits = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || c == '-';
+  };
+  return name.starts_with(kPrefix) && name.size() > kPrefix.size() &&
+         name.size() <= kPrefix.size() + kMost &&
+         std::all_of(name.begin() + kPrefix.size(), name.end(), fits);
 }
 
 absl::StatusOr<LocalSocket> LocalListener::accept(TimePoint deadline) {

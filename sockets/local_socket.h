@@ -1,10 +1,10 @@
 // Connects processes of one host, so that they can hand each other memory and notice each other's
 // death.
 //
-// The name of a listener is random, so nobody can guess it. It is in Linux's abstract namespace,
-// which belongs to the network namespace and leaves no file behind. Both ends ask the kernel for
-// the other's user. They accept only processes of the same user or of root. When a process dies,
-// the kernel closes its sockets, and the other end sees this at once.
+// The name of a listener is random, unless its creator chooses it. It is in Linux's abstract
+// namespace, which belongs to the network namespace and leaves no file behind. Both ends ask the
+// kernel for the other's user. They accept only processes of the same user or of root. When a
+// process dies, the kernel closes its sockets, and the other end sees this at once.
 //
 // Thread safety: one thread at a time for each direction; closed_by_peer() from any thread.
 // Blocking: connect, accept, send and receive block until their deadline.
@@ -84,10 +84,14 @@ class LocalSocket {
 
 class LocalListener {
  public:
+  // With a random name.
   static absl::StatusOr<LocalListener> create(
       LocalSocket::Kind kind = LocalSocket::Kind::kMessages);
+  // With a name that others can know before. AlreadyExists: another process has it.
+  static absl::StatusOr<LocalListener> create_named(const std::string& name,
+                                                    LocalSocket::Kind kind);
 
-  // Whether a listener can have this name. All names come from create().
+  // Whether a listener can have this name: "weft-", then 1 to 64 small letters, digits and '-'.
   static bool is_name(std::string_view name);
   // The argument for connect(), also in another process. It is printable.
   const std::string& name() const { return name_; }

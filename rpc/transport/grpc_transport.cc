@@ -6,17 +6,13 @@
 #include <utility>
 #include <vector>
 
-#include <grpc/grpc.h>
-
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "weft/async/serving_threads.h"
 #include "weft/base/freed_memory.h"
 #include "weft/base/status.h"
-#include "weft/base/thread.h"
+#include "weft/links/grpc_settings.h"
 #include "weft/rpc/transport/internal/grpc_completions.h"
 #include "weft/rpc/transport/internal/grpc_handshake.h"
-#include "weft/rpc/transport/internal/grpc_log.h"
 
 namespace weft {
 namespace {
@@ -34,31 +30,6 @@ constexpr int kMostMetadata = 16 << 10;  // all metadata of a stream, base64 or 
 constexpr int kMostStreams = 4;          // of one TCP connection; each stream has its own
 constexpr int kIdleMs = 10'000;          // of a TCP connection without a stream
 
-// Debian's abseil looks for deadlocks in release builds too, which makes every lock of gRPC slower.
-// This switches it off in the whole process. Builds with assertions (without NDEBUG) keep it.
-void stop_deadlock_detection() {
-#ifdef NDEBUG
-  static const bool once = [] {
-    absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
-    return true;
-  }();
-  (void)once;
-#endif
-}
-
-// gRPC 1.51 also counts a timer thread that the system refused to start, and its shutdown waits for
-// this thread for ever. So if threads were refused, this function keeps gRPC from shutting down.
-// gRPC's threads stay, and the worker can stop. The first thread here only tests the system.
-void keep_grpc_if_threads_are_refused() {
-  absl::StatusOr<std::thread> another = start_thread("gRPC's end", [] {});
-  if (another.ok()) another->join();
-  if (!threads_were_refused()) return;
-  [[maybe_unused]] static const bool kept = [] {
-    grpc_init();
-    return true;
-  }();
-}
-
 }  // namespace
 
 class GrpcTransport::Impl {
@@ -71,8 +42,7 @@ class GrpcTransport::Impl {
     if (server_ != nullptr) return absl::OkStatus();
     // gRPC reads into memory from malloc and frees it. Fresh pages cost several times the copy.
     keep_freed_memory();
-    stop_deadlock_detection();
-    rpc_internal::limit_grpc_log();
+    prepare_grpc();
     const std::string& wanted = shared_->options.listen_address;
     if (!shared_->sockets->local()) {
       WEFT_RETURN_IF_ERROR(prepend("cannot listen: ", rpc_internal::check_host_and_port(wanted)));
@@ -82,7 +52,7 @@ class GrpcTransport::Impl {
         return absl::InvalidArgumentError("unix sockets are used without TLS");
       }
       if (shared_->tls == nullptr) {
-        WEFT_ASSIGN_OR_RETURN(shared_->tls, rpc_internal::GrpcTls::create(shared_->options.tls));
+        WEFT_ASSIGN_OR_RETURN(shared_->tls, GrpcTls::create(shared_->options.tls));
       }
     }
     grpc::ServerBuilder builder;
@@ -94,7 +64,7 @@ class GrpcTransport::Impl {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
     builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kIdleMs);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_FRAME_SIZE, 1 << 20);
-    for (const auto& [name, value] : rpc_internal::kGiveUpArguments) {
+    for (const auto& [name, value] : kGiveUpArguments) {
       builder.AddChannelArgument(name, value);
     }
     using External = grpc::ServerBuilder::experimental_type::ExternalConnectionType;

@@ -9,7 +9,7 @@
 // refused. A TCP connection may have 4 streams. It is closed if it has none for 10 s.
 //
 // `listen` changes three settings of the whole process. malloc keeps freed memory
-// (base/freed_memory.h). gRPC's errors go to Weft's log (rpc/transport/internal/grpc_log.h). Abseil
+// (base/freed_memory.h). gRPC's errors go to Weft's log (links/grpc_log.h). Abseil
 // stops looking for deadlocks, unless the build has assertions.
 //
 // Thread safety: all methods may be called from any thread.
@@ -19,7 +19,7 @@
 // host is not this one), each with the address. It returns ResourceExhausted if the system
 // refuses the thread that serves the streams.
 // Protocol: proto/weft.proto, section "Streams", rpc/transport/internal/stream_codec.h and
-// rpc/transport/internal/grpc_tls.h.
+// links/grpc_tls.h.
 #pragma once
 
 #include <cstdint>

@@ -22,10 +22,10 @@
 #include "absl/cleanup/cleanup.h"
 #include "weft/base/log.h"
 #include "weft/base/mutex.h"
+#include "weft/links/grpc_sockets.h"
+#include "weft/links/grpc_tls.h"
 #include "weft/rpc/transport/grpc_transport.h"
-#include "weft/rpc/transport/internal/grpc_sockets.h"
 #include "weft/rpc/transport/internal/grpc_stream.h"
-#include "weft/rpc/transport/internal/grpc_tls.h"
 #include "weft/security/certificates.h"
 
 namespace weft::rpc_internal {

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/log.h"
 #include "weft/base/status.h"
+#include "weft/links/grpc_settings.h"
 #include "weft/proto/weft.pb.h"
 #include "weft/rpc/rendezvous/worker_info.h"
 #include "weft/rpc/transport/hello.h"
@@ -93,6 +94,23 @@ absl::Status tls_failure(const FarEnd& far_end, const absl::Status& reason) {
       "certificate (then its log says so), or it does not use TLS (WEFT_SECURITY=none)");
 }
 
+// PermissionDenied: the certificate's role is not the one in the hello.
+absl::Status check_hello_role(const std::string& role, const wire::Hello& hello) {
+  if (role == hello.role()) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat("the certificate of worker '", hello.name(),
+                                                  "' has role '", role, "', but its hello has '",
+                                                  hello.role(), "'"));
+}
+
+// PermissionDenied: a certificate with these URIs does not prove what the hello says.
+absl::Status check_certificate(const GrpcTls& tls, const std::vector<std::string>& uris,
+                               const wire::Hello& hello) {
+  WEFT_ASSIGN_OR_RETURN(const CertificateName name, tls.name_of(uris));
+  if (name.worker == hello.name()) return check_hello_role(name.role, hello);
+  return absl::PermissionDeniedError(absl::StrCat("the certificate names worker '", name.worker,
+                                                  "', but the hello names '", hello.name(), "'"));
+}
+
 // The accepting end of one stream.
 class AcceptHandler final : public StreamHandler,
                             public std::enable_shared_from_this<AcceptHandler> {
@@ -103,7 +121,7 @@ class AcceptHandler final : public StreamHandler,
   absl::Status on_hello(GrpcStream& stream, std::string text) override {
     WEFT_ASSIGN_OR_RETURN(wire::Hello hello, parse_hello(text));
     if (shared_->tls != nullptr) {
-      const absl::Status checked = shared_->tls->check_hello(stream.far_uris(), hello);
+      const absl::Status checked = check_certificate(*shared_->tls, stream.far_uris(), hello);
       if (!checked.ok()) {
         shared_->refusals.warn(
             absl::StrCat("worker '", hello.name(), "' was refused: ", checked.message()));

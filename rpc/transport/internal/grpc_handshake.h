@@ -28,7 +28,6 @@
 #pragma once
 
 #include <atomic>
-#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -39,15 +38,6 @@
 #include "weft/rpc/transport/internal/grpc_connection.h"
 
 namespace weft::rpc_internal {
-
-// Makes TCP give up a connection that this end has dialled, if the far end has taken nothing for 30
-// s. Until then gRPC keeps a write that waits for the socket, even if its stream was cut. gRPC sets
-// a socket's TCP_USER_TIMEOUT only if it sends pings, and only on sockets that it dials. So that it
-// sends none, the first one is due in 24 days. GrpcSockets sets the timeout of accepted sockets.
-inline constexpr std::pair<const char*, int> kGiveUpArguments[] = {
-    {GRPC_ARG_KEEPALIVE_TIME_MS, std::numeric_limits<int>::max() - 1},
-    {GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 30'000},
-};
 
 // Connections that this worker has accepted, so that their bulk and heartbeat streams find them.
 // The key is the dialler's WorkerId and its number of the connection.

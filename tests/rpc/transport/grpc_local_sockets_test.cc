@@ -16,14 +16,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "weft/rpc/transport/internal/grpc_sockets.h"
+#include "weft/links/grpc_sockets.h"
 #include "weft/tests/rpc/transport/transport_ends.h"
 #include "weft/tests/support/eventually.h"
 
 namespace weft {
 namespace {
 
-using rpc_internal::GrpcSockets;
 using testing::End;
 using testing::eventually;
 using ::testing::HasSubstr;

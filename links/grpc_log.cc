@@ -1,4 +1,4 @@
-#include "weft/rpc/transport/internal/grpc_log.h"
+#include "weft/links/grpc_log.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/log.h"
 
-namespace weft::rpc_internal {
+namespace weft {
 namespace {
 
 constexpr const char* kNoErrors[] = {"No match found for server name", "::cancel_check_peer error"};
@@ -32,4 +32,4 @@ void limit_grpc_log() {
   }();
 }
 
-}  // namespace weft::rpc_internal
+}  // namespace weft

@@ -22,7 +22,7 @@
 
 #include "weft/base/clock.h"
 
-namespace weft::rpc_internal {
+namespace weft {
 
 class UnprovenConnections {
  public:
@@ -115,4 +115,4 @@ class UnprovenConnections {
   std::map<std::string, size_t> counts_;        // by host
 };
 
-}  // namespace weft::rpc_internal
+}  // namespace weft

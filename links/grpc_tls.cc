@@ -1,4 +1,4 @@
-#include "weft/rpc/transport/internal/grpc_tls.h"
+#include "weft/links/grpc_tls.h"
 
 #include <functional>
 #include <utility>
@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/log.h"
 #include "weft/base/status.h"
-#include "weft/rpc/transport/internal/memory_file.h"
+#include "weft/links/memory_file.h"
 
-namespace weft::rpc_internal {
+namespace weft {
 namespace {
 
 using grpc::experimental::ExternalCertificateVerifier;
@@ -23,8 +23,8 @@ constexpr unsigned kLookEverySeconds = 1;
 // Checks the far end of one dial. gRPC calls it after OpenSSL has accepted the certificate.
 class FarEndVerifier final : public ExternalCertificateVerifier {
  public:
-  FarEndVerifier(CertificateName own, std::string worker, std::shared_ptr<FarEnd> far_end,
-                 std::shared_ptr<void> files)
+  FarEndVerifier(CertificateName own, std::optional<std::string> worker,
+                 std::shared_ptr<FarEnd> far_end, std::shared_ptr<void> files)
       : own_(std::move(own)),
         worker_(std::move(worker)),
         far_end_(std::move(far_end)),
@@ -37,7 +37,7 @@ class FarEndVerifier final : public ExternalCertificateVerifier {
     const absl::StatusOr<CertificateName> name =
         name_in_job(own_, uris_of_certificate({pem.data(), pem.size()}));
     absl::Status refused = name.status();
-    if (name.ok() && name->worker != worker_) {
+    if (name.ok() && worker_.has_value() && name->worker != *worker_) {
       refused = absl::FailedPreconditionError(
           absl::StrCat("the certificate of worker '", name->worker, "' answers there"));
     }
@@ -53,7 +53,7 @@ class FarEndVerifier final : public ExternalCertificateVerifier {
 
  private:
   const CertificateName own_;
-  const std::string worker_;
+  const std::optional<std::string> worker_;
   const std::shared_ptr<FarEnd> far_end_;
   const std::shared_ptr<void> files_;  // gRPC reads them as long as it has this
 };
@@ -136,7 +136,7 @@ std::shared_ptr<grpc::ServerCredentials> GrpcTls::for_listening() const {
 }
 
 std::shared_ptr<grpc::ChannelCredentials> GrpcTls::for_dialling(
-    std::string worker, std::shared_ptr<FarEnd> far_end) const {
+    std::optional<std::string> worker, std::shared_ptr<FarEnd> far_end) const {
   grpc::experimental::TlsChannelCredentialsOptions options;
   options.set_certificate_provider(provider_);
   options.watch_root_certs();
@@ -148,21 +148,4 @@ std::shared_ptr<grpc::ChannelCredentials> GrpcTls::for_dialling(
   return grpc::experimental::TlsCredentials(options);
 }
 
-absl::Status GrpcTls::check_hello(const std::vector<std::string>& uris,
-                                  const wire::Hello& hello) const {
-  WEFT_ASSIGN_OR_RETURN(const CertificateName name, name_in_job(own_, uris));
-  if (name.worker != hello.name()) {
-    return absl::PermissionDeniedError(absl::StrCat("the certificate names worker '", name.worker,
-                                                    "', but the hello names '", hello.name(), "'"));
-  }
-  return check_hello_role(name.role, hello);
-}
-
-absl::Status check_hello_role(const std::string& role, const wire::Hello& hello) {
-  if (role == hello.role()) return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrCat("the certificate of worker '", hello.name(),
-                                                  "' has role '", role, "', but its hello has '",
-                                                  hello.role(), "'"));
-}
-
-}  // namespace weft::rpc_internal
+}  // namespace weft

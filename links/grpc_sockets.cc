@@ -1,4 +1,4 @@
-#include "weft/rpc/transport/internal/grpc_sockets.h"
+#include "weft/links/grpc_sockets.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -14,7 +14,7 @@
 #include "absl/strings/str_replace.h"
 #include "weft/base/status.h"
 
-namespace weft::rpc_internal {
+namespace weft {
 namespace {
 
 // An honest dialler gives up earlier (AgentOptions::connect_timeout).
@@ -65,7 +65,10 @@ absl::Status GrpcSockets::listen(Accept accept) {
 }
 
 absl::Status GrpcSockets::listen_locally() {
-  WEFT_ASSIGN_OR_RETURN(listener_, LocalListener::create(LocalSocket::Kind::kStream));
+  const std::string name = wanted_.substr(kLocalScheme.size());
+  WEFT_ASSIGN_OR_RETURN(
+      listener_, name.empty() ? LocalListener::create(LocalSocket::Kind::kStream)
+                              : LocalListener::create_named(name, LocalSocket::Kind::kStream));
   address_ = absl::StrCat(absl_view(kLocalScheme), listener_->name());
   loops_.emplace_back(clock_, watcher_, listener_->descriptor(), "connections within this host",
                       [this] { return accept_local(); });
@@ -299,4 +302,4 @@ void GrpcSockets::forget(int descriptor) {
   kept_.erase(descriptor);
 }
 
-}  // namespace weft::rpc_internal
+}  // namespace weft

@@ -21,7 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/sockets/file_descriptor.h"
 
-namespace weft::rpc_internal {
+namespace weft {
 
 class MemoryFile {
  public:
@@ -65,4 +65,4 @@ class MemoryFile {
   timespec modified_ = {};
 };
 
-}  // namespace weft::rpc_internal
+}  // namespace weft

@@ -1,5 +1,5 @@
 // TCP connections before gRPC gets them: which of them it gets, and which are given up.
-#include "weft/rpc/transport/internal/grpc_sockets.h"
+#include "weft/links/grpc_sockets.h"
 
 #include <memory>
 #include <netinet/in.h>
@@ -20,7 +20,6 @@
 namespace weft {
 namespace {
 
-using rpc_internal::GrpcSockets;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::eventually;

@@ -26,8 +26,9 @@
 //
 // Thread safety: all methods may be called from any thread, but `listen` only once before others.
 // Lifetime: the clock must outlive this object. No callback runs after `stop`.
-// Errors: `listen` returns InvalidArgument (not HOST:PORT), Unavailable (TCP: the port is in use,
-// the host is unknown or not this one, or the system refuses a socket), and ResourceExhausted or
+// Errors: `listen` returns InvalidArgument (not HOST:PORT), AlreadyExists (the name is taken),
+// Unavailable (TCP: the port is in use, the host is unknown or not this one, or the system refuses
+// a socket), and ResourceExhausted or
 // Internal (the system refuses a descriptor, a thread or memory). `connect` returns:
 //
 // - Unavailable: nobody listens there, or `stop` was called.
@@ -55,14 +56,14 @@
 #include "absl/status/statusor.h"
 #include "weft/base/clock.h"
 #include "weft/base/mutex.h"
-#include "weft/rpc/transport/internal/unproven_connections.h"
+#include "weft/links/unproven_connections.h"
 #include "weft/sockets/accept_loop.h"
 #include "weft/sockets/file_descriptor.h"
 #include "weft/sockets/local_socket.h"
 #include "weft/sockets/tcp_port.h"
 #include "weft/sockets/watcher.h"
 
-namespace weft::rpc_internal {
+namespace weft {
 
 // An address within one host begins with this, and the name of a listener follows.
 inline constexpr std::string_view kLocalScheme = "unix:";
@@ -73,7 +74,8 @@ class GrpcSockets {
   // Runs on the watcher's thread and takes the ownership of the descriptor. It must not block.
   using Accept = std::function<void(FileDescriptor connection)>;
 
-  // `address`: HOST:PORT, where port 0 takes a free one, or "unix:".
+  // `address`: HOST:PORT, where port 0 takes a free one, or "unix:" for a listener with a random
+  // name, or "unix:" and a name.
   // At most `most_unproven` TCP connections are unproven, and fewer if this process may have few
   // descriptors.
   GrpcSockets(Clock& clock, std::string address, size_t most_unproven, bool tls)
@@ -147,4 +149,4 @@ class GrpcSockets {
   const std::shared_ptr<Watcher> watcher_ = std::make_shared<Watcher>();
 };
 
-}  // namespace weft::rpc_internal
+}  // namespace weft

@@ -1,14 +1,14 @@
-// Mutual TLS of a transport's gRPC connections.
+// Mutual TLS of gRPC connections.
 //
 // OpenSSL checks at both ends that the certificate leads to the job's authority. Names are checked
 // in two places:
 //
 // - The dialling end checks, before it sends anything, that it has reached the worker that it
-//   dials.
+//   dials, or a member of the job.
 //
-// - Both ends check the other's hello (rpc/transport/hello.h): the certificate must have the same
-//   role, and at the accepting end the same name. A check during the handshake could not tell the
-//   dialler why it is refused: with TLS 1.3 the dialler sees only that the socket was closed.
+// - The accepting end asks `name_of` with the first call. A check during the handshake could not
+//   tell the dialler why it is refused: with TLS 1.3 the dialler sees only that the socket was
+//   closed.
 //
 // If the identity changes, new connections use the new credentials after at most 2 s. gRPC 1.51
 // takes new ones only from files. If it finds a key beside the certificate of another, it accepts
@@ -29,12 +29,12 @@
 #include <grpcpp/security/tls_certificate_provider.h>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "weft/base/mutex.h"
-#include "weft/proto/weft.pb.h"
 #include "weft/security/certificates.h"
 #include "weft/security/tls_identity.h"
 
-namespace weft::rpc_internal {
+namespace weft {
 
 // Keeps what a dialling end has seen of the far end's certificate.
 class FarEnd {
@@ -72,12 +72,15 @@ class GrpcTls {
 
   std::shared_ptr<grpc::ServerCredentials> for_listening() const;
   // `far_end` learns of the certificate that the far end shows. It refuses one of the job that is
-  // not of `worker`: FailedPrecondition, as if the far end had answered the hello.
-  // PermissionDenied: the certificate is of another job or has no valid name.
-  std::shared_ptr<grpc::ChannelCredentials> for_dialling(std::string worker,
+  // not of `worker`: FailedPrecondition, as if the far end had said its name. nullopt: any worker
+  // of the job will do. PermissionDenied: the certificate is of another job or has no valid name.
+  std::shared_ptr<grpc::ChannelCredentials> for_dialling(std::optional<std::string> worker,
                                                          std::shared_ptr<FarEnd> far_end) const;
-  // PermissionDenied: a certificate with these URIs does not prove what the hello says.
-  absl::Status check_hello(const std::vector<std::string>& uris, const wire::Hello& hello) const;
+  // The name in a certificate that has these URIs.
+  // PermissionDenied: it is of another job or has no valid name.
+  absl::StatusOr<CertificateName> name_of(const std::vector<std::string>& uris) const {
+    return name_in_job(own_, uris);
+  }
 
  private:
   struct Files;
@@ -90,7 +93,4 @@ class GrpcTls {
   const std::shared_ptr<grpc::experimental::CertificateProviderInterface> provider_;
 };
 
-// PermissionDenied: the certificate's role is not the one in the hello.
-absl::Status check_hello_role(const std::string& role, const wire::Hello& hello);
-
-}  // namespace weft::rpc_internal
+}  // namespace weft

@@ -1,4 +1,4 @@
-#include "weft/rpc/transport/internal/memory_file.h"
+#include "weft/links/memory_file.h"
 
 #include <atomic>
 #include <fstream>
@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-namespace weft::rpc_internal {
+namespace weft {
 namespace {
 
 std::string content_of(const std::string& path) {
@@ -67,4 +67,4 @@ TEST(MemoryFileTest, EqualTimesMeanOneWholeText) {
 }
 
 }  // namespace
-}  // namespace weft::rpc_internal
+}  // namespace weft

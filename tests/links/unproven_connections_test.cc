@@ -1,5 +1,5 @@
 // Which connection is given up when there are too many whose far ends have proven nothing.
-#include "weft/rpc/transport/internal/unproven_connections.h"
+#include "weft/links/unproven_connections.h"
 
 #include <chrono>
 #include <string>
@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace weft::rpc_internal {
+namespace weft {
 namespace {
 
 using std::chrono::seconds;
@@ -89,4 +89,4 @@ TEST(UnprovenConnectionsTest, KnowsThoseThatAreLate) {
 }
 
 }  // namespace
-}  // namespace weft::rpc_internal
+}  // namespace weft

@@ -8,10 +8,10 @@
 // Thread safety: a free function.
 #pragma once
 
-namespace weft::rpc_internal {
+namespace weft {
 
 // For the whole process, once. It replaces a log function that the program has set, and one that
 // the program sets later replaces it. It does nothing if GRPC_VERBOSITY or GRPC_TRACE is set.
 void limit_grpc_log();
 
-}  // namespace weft::rpc_internal
+}  // namespace weft
