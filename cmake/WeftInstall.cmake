@@ -2,7 +2,7 @@
 include(CMakePackageConfigHelpers)
 
 set(WEFT_CONFIG_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/weft)
-install(EXPORT weftTargets NAMESPACE weft:: DESTINATION ${WEFT_CONFIG_DIR})
+install(EXPORT weftTargets NAMESPACE weft:: DESTINATION ${WEFT_CONFIG_DIR} COMPONENT dev)
 
 configure_package_config_file(cmake/weftConfig.cmake.in ${PROJECT_BINARY_DIR}/weftConfig.cmake
                               INSTALL_DESTINATION ${WEFT_CONFIG_DIR})
@@ -10,4 +10,4 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/weftConfigVersion.cmake
                                  COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/weftConfig.cmake ${PROJECT_BINARY_DIR}/weftConfigVersion.cmake
               ${PROJECT_SOURCE_DIR}/cmake/WeftTorch.cmake
-        DESTINATION ${WEFT_CONFIG_DIR})
+        DESTINATION ${WEFT_CONFIG_DIR} COMPONENT dev)

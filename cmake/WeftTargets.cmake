@@ -113,11 +113,12 @@ function(weft_library name room)
   endif()
 
   if(NOT room MATCHES "^(tests|examples|bench)")
-    install(TARGETS ${target} EXPORT weftTargets INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+    install(TARGETS ${target} EXPORT weftTargets COMPONENT dev
+            INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
     foreach(header IN LISTS arg_HDRS)
       cmake_path(GET header PARENT_PATH folder)
       install(FILES ${PROJECT_SOURCE_DIR}/${room}/${header}
-              DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft/${room}/${folder})
+              DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft/${room}/${folder} COMPONENT dev)
     endforeach()
     set_property(GLOBAL APPEND PROPERTY WEFT_LIBRARIES weft::${name})
   endif()
@@ -138,7 +139,7 @@ function(weft_proto_library name)
       DEPENDS ${arg_PROTOS} protobuf::protoc
       VERBATIM)
     list(APPEND generated ${output}.cc)
-    install(FILES ${output}.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft/${room})
+    install(FILES ${output}.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/weft/${room} COMPONENT dev)
   endforeach()
   set(target weft_${name})
   add_library(${target} STATIC ${generated})
@@ -147,7 +148,8 @@ function(weft_proto_library name)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${WEFT_GENERATED_DIR}>)
   target_link_libraries(${target} PUBLIC protobuf::libprotobuf PRIVATE $<BUILD_INTERFACE:weft_flags>)
-  install(TARGETS ${target} EXPORT weftTargets INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(TARGETS ${target} EXPORT weftTargets COMPONENT dev
+          INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   set_property(GLOBAL APPEND PROPERTY WEFT_LIBRARIES weft::${name})
 endfunction()
 
@@ -170,10 +172,12 @@ function(weft_executable name)
   if(arg_INSTALL)
     # Set by name, because INSTALL_RPATH_USE_LINK_PATH leaves out folders inside the project, such
     # as .deps.
+    set(component tools)
     if(arg_TORCH)
       set_target_properties(${name} PROPERTIES INSTALL_RPATH ${WEFT_TORCH_DIR}/lib)
+      set(component torch_tools)
     endif()
-    install(TARGETS ${name})
+    install(TARGETS ${name} COMPONENT ${component})
   endif()
 endfunction()
 

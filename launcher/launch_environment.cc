@@ -212,6 +212,14 @@ void read_kubernetes(Variables& variables, LaunchEnvironment& result) {
   read_master(variables, host ? host->c_str() : nullptr, static_cast<uint16_t>(port), result);
 }
 
+// WEFT_STORE may be inherited from an outer launcher. WEFT_STORE_OF, if that launcher has set it,
+// tells for which MASTER_ADDR and MASTER_PORT it is.
+std::string store_of(const Variables& variables, const LaunchEnvironment& place) {
+  const std::string own = absl::StrCat(place.master_addr, ":", place.master_port);
+  if (variables.text("WEFT_STORE_OF").value_or(own) != own) return "";
+  return variables.text("WEFT_STORE").value_or("");
+}
+
 void read_place(const Row& row, Variables& variables, LaunchEnvironment& result) {
   result.rank = variables.required_number(row.rank, 0, kMaxNumber);
   result.world_size = variables.required_number(row.size, 1, kMaxNumber);
@@ -291,6 +299,7 @@ absl::StatusOr<LaunchEnvironment> read_launch_environment(const EnvironmentReade
   result.run_id = variables.text("TORCHELASTIC_RUN_ID").value_or(result.run_id);
   result.group_epoch = variables.number("WEFT_GROUP_EPOCH", 0, kMaxNumber, result.restart_count);
   result.role_name = variables.text("ROLE_NAME").value_or("");
+  if (row.rank != nullptr) result.store = store_of(variables, result);
   if (variables.problems().empty()) return result;
   return refusal(row, variables.problems());
 }

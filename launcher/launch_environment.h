@@ -32,12 +32,14 @@ struct LaunchEnvironment {
   uint32_t world_size = 1;
   uint32_t local_rank = 0;        // among the processes of this host
   uint32_t local_world_size = 1;  // number of processes on this host
-  std::string master_addr;        // host of the rendezvous store
+  std::string master_addr;        // host of the rendezvous store, unless `store` names another
   uint16_t master_port = 0;       // of the store; 0: any free port, if there is one process
-  std::string run_id = "weft";    // name of the job on the store
-  uint32_t restart_count = 0;     // how often the launcher has restarted this process
-  std::string role_name;          // ROLE_NAME, "" if unset
-  // TORCHELASTIC_USE_AGENT_STORE: the launcher hosts the store and no rank may.
+  std::string store;            // WEFT_STORE: where the launcher serves the store; "": it does not
+  std::string run_id = "weft";  // name of the job on the store
+  uint32_t restart_count = 0;   // how often the launcher has restarted this process
+  std::string role_name;        // ROLE_NAME, "" if unset
+  // TORCHELASTIC_USE_AGENT_STORE: at master_addr and master_port, the launcher serves a store of
+  // c10d.
   bool agent_hosts_store = false;
   // WEFT_GROUP_EPOCH: the number of restarts of the whole group. If it is not set, the restart
   // count is the epoch, because torchrun and SLURM restart all ranks together. weft_launch restarts
@@ -45,7 +47,7 @@ struct LaunchEnvironment {
   uint32_t group_epoch = 0;
 
   // Whether this process must host the store.
-  bool hosts_store() const { return rank == 0 && !agent_hosts_store; }
+  bool hosts_store() const { return rank == 0 && store.empty(); }
 };
 
 // Which launcher started this process: the first whose variables are there, or the one that

@@ -21,9 +21,10 @@ void prepare_grpc();
 void keep_grpc_if_threads_are_refused();
 
 // Makes TCP give up a connection that this end has dialled, if the far end has taken nothing for 30
-// s. Until then gRPC keeps a write that waits for the socket, even if its call was cancelled. gRPC
-// sets a socket's TCP_USER_TIMEOUT only if it sends pings, and only on sockets that it dials. So
-// that it sends none, the first one is due in 24 days. GrpcSockets sets the timeout of accepted
+// s. Until then gRPC keeps a write that waits for the socket, even if its call was cancelled.
+//
+// gRPC sets a socket's TCP_USER_TIMEOUT only if it sends pings, and only on sockets that it dials.
+// So that it sends none, the first one is due in 24 days. GrpcSockets sets the timeout of accepted
 // sockets.
 inline constexpr std::pair<const char*, int> kGiveUpArguments[] = {
     {GRPC_ARG_KEEPALIVE_TIME_MS, std::numeric_limits<int>::max() - 1},

@@ -54,9 +54,9 @@ std::string key_of_grpc(std::string_view peer) {
 
 bool is_local(std::string_view address) { return address.starts_with(kLocalScheme); }
 
-absl::Status GrpcSockets::listen(Accept accept) {
+absl::Status GrpcSockets::listen(Accept accept, Listen open) {
   accept_ = std::move(accept);
-  WEFT_RETURN_IF_ERROR(local() ? listen_locally() : listen_on_tcp());
+  WEFT_RETURN_IF_ERROR(local() ? listen_locally() : listen_on_tcp(open));
   WEFT_RETURN_IF_ERROR(watcher_->start());
   watcher_->post([this] {
     for (AcceptLoop& loop : loops_) loop.start();
@@ -75,19 +75,14 @@ absl::Status GrpcSockets::listen_locally() {
   return absl::OkStatus();
 }
 
-absl::Status GrpcSockets::listen_on_tcp() {
+absl::Status GrpcSockets::listen_on_tcp(Listen open) {
   const size_t colon = wanted_.rfind(':');
   const std::string host = wanted_.substr(0, colon);
   uint32_t port = 0;
   if (colon == std::string::npos || !absl::SimpleAtoi(wanted_.substr(colon + 1), &port)) {
     return absl::InvalidArgumentError(absl::StrCat("'", wanted_, "' is not HOST:PORT"));
   }
-  absl::StatusOr<std::vector<ListeningPort>> ports =
-      listen_on_addresses_of(host, static_cast<uint16_t>(port));
-  if (!ports.ok()) {
-    return absl::UnavailableError(absl::StrCat("cannot listen: ", ports.status().message()));
-  }
-  ports_ = *std::move(ports);
+  WEFT_ASSIGN_OR_RETURN(ports_, open(host, static_cast<uint16_t>(port)));
   for (const ListeningPort& each : ports_) {
     const int listening = each.socket.get();
     loops_.emplace_back(clock_, watcher_, listening, absl::StrCat("connections to ", wanted_),

@@ -6,8 +6,8 @@
 //
 // - TCP: a connection that sends nothing is not given to gRPC. Until its far end has proven that it
 //   belongs to the job (`mark_proven`), the connection counts against a bound
-//   (unproven_connections.h). Beyond the bound, or after 20 s, one is shut down. Only the published
-//   address is bound.
+//   (unproven_connections.h). Beyond the bound, or after 20 s, one is shut down. By default only
+//   the published address is bound.
 //
 //   Those that have sent something are given up only after 1 s, so that handshakes of many honest
 //   far ends complete. Without TLS a dialler takes the end of its connection for a death. Then
@@ -26,9 +26,9 @@
 //
 // Thread safety: all methods may be called from any thread, but `listen` only once before others.
 // Lifetime: the clock must outlive this object. No callback runs after `stop`.
-// Errors: `listen` returns InvalidArgument (not HOST:PORT), AlreadyExists (the name is taken),
-// Unavailable (TCP: the port is in use, the host is unknown or not this one, or the system refuses
-// a socket), and ResourceExhausted or
+// Errors: `listen` returns InvalidArgument (not HOST:PORT), AlreadyExists (the name or the port is
+// taken), NotFound (the host is unknown), Unavailable (the host is not this one, or the system
+// refuses a socket), and ResourceExhausted or
 // Internal (the system refuses a descriptor, a thread or memory). `connect` returns:
 //
 // - Unavailable: nobody listens there, or `stop` was called.
@@ -86,7 +86,10 @@ class GrpcSockets {
 
   // Whether all connections are within this host.
   bool local() const { return is_local(wanted_); }
-  absl::Status listen(Accept accept);
+  // Opens TCP ports, as the functions of sockets/tcp_port.h do.
+  using Listen = absl::StatusOr<std::vector<ListeningPort>> (*)(const std::string& host,
+                                                                uint16_t port);
+  absl::Status listen(Accept accept, Listen open = listen_on_addresses_of);
   // Where peers can dial. Valid after `listen`.
   const std::string& address() const { return address_; }
   // Only within this host.
@@ -109,7 +112,7 @@ class GrpcSockets {
                                                             Nanoseconds::max()};
   static size_t bound(size_t most);
   absl::Status listen_locally();
-  absl::Status listen_on_tcp();
+  absl::Status listen_on_tcp(Listen open);
   // On the watcher's thread.
   absl::Status accept_local();
   absl::Status accept_from(int listening);

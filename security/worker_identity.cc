@@ -1,5 +1,6 @@
 #include "weft/security/worker_identity.h"
 
+#include <functional>
 #include <initializer_list>
 #include <openssl/evp.h>
 #include <optional>
@@ -25,8 +26,11 @@ struct CredentialFiles {
 // Reads the files again and again.
 class FileReader {
  public:
-  FileReader(CredentialFiles files, CertificateName name, std::string run_id)
-      : files_(std::move(files)), name_(std::move(name)), run_id_(std::move(run_id)) {}
+  // Says why a certificate with this name cannot be used.
+  using Check = std::function<absl::Status(const CertificateName&)>;
+
+  FileReader(CredentialFiles files, Check check)
+      : files_(std::move(files)), check_(std::move(check)) {}
 
   // nullopt: the files have not changed since the last call.
   absl::StatusOr<std::optional<TlsCredentials>> read() {
@@ -46,12 +50,10 @@ class FileReader {
           absl::StrCat(files_.certificate, ", ", files_.key, ", ", files_.authorities, ": "),
           checked.status());
     }
-    if (checked->name.run != name_.run || checked->name.worker != name_.worker ||
-        checked->name.role != name_.role) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the certificate in ", files_.certificate, " names ", checked->name.uri(),
-                       ", but this worker is '", name_.worker, "' with role '", name_.role,
-                       "' (ROLE_NAME) of the job with run id '", run_id_, "' (", name_.run, ")"));
+    if (const absl::Status fits = check_(checked->name); !fits.ok()) {
+      return prepend(absl::StrCat("the certificate in ", files_.certificate, " names ",
+                                  checked->name.uri(), ", but "),
+                     fits);
     }
     last_ = std::move(digest);
     return *std::move(checked);
@@ -70,19 +72,12 @@ class FileReader {
   }
 
   const CredentialFiles files_;
-  const CertificateName name_;
-  const std::string run_id_;
+  const Check check_;
   std::string last_;  // the digest of what was read last
 };
 
-}  // namespace
-
-absl::StatusOr<std::shared_ptr<TlsIdentity>> find_worker_identity(std::string_view run_id,
-                                                                  std::string_view role,
-                                                                  std::string_view worker,
-                                                                  const EnvironmentReader& read,
-                                                                  Nanoseconds every) {
-  WEFT_ASSIGN_OR_RETURN(const CertificateName name, certificate_name(run_id, role, worker));
+// nullopt: none of the variables is set.
+absl::StatusOr<std::optional<CredentialFiles>> find_files(const EnvironmentReader& read) {
   const char* const variables[] = {"WEFT_TLS_CERT", "WEFT_TLS_KEY", "WEFT_TLS_CA"};
   std::vector<std::string> paths;
   std::vector<std::string> missing;
@@ -92,22 +87,71 @@ absl::StatusOr<std::shared_ptr<TlsIdentity>> find_worker_identity(std::string_vi
     any |= path.has_value();
     path.value_or("").empty() ? missing.emplace_back(variable) : paths.emplace_back(*path);
   }
-  if (!any) {
-    WEFT_ASSIGN_OR_RETURN(const SecretBytes secret, find_job_secret(read));
-    WEFT_ASSIGN_OR_RETURN(const JobAuthority authority, JobAuthority::from_secret(secret, run_id));
-    WEFT_ASSIGN_OR_RETURN(TlsCredentials issued, authority.issue(name));
-    return std::make_shared<TlsIdentity>(std::move(issued));
-  }
+  if (!any) return std::nullopt;
   if (!missing.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "WEFT_TLS_CERT, WEFT_TLS_KEY and WEFT_TLS_CA belong together. Not set, or empty: ",
         absl::StrJoin(missing, ", ")));
   }
-  auto reader = std::make_shared<FileReader>(CredentialFiles{paths[0], paths[1], paths[2]}, name,
-                                             std::string(run_id));
+  return CredentialFiles{paths[0], paths[1], paths[2]};
+}
+
+absl::StatusOr<std::shared_ptr<TlsIdentity>> watch(const CredentialFiles& files,
+                                                   FileReader::Check check, Nanoseconds every) {
+  auto reader = std::make_shared<FileReader>(files, std::move(check));
   WEFT_ASSIGN_OR_RETURN(std::optional<TlsCredentials> found, reader->read());
   return TlsIdentity::watching(
       *std::move(found), [reader] { return reader->read(); }, every);
+}
+
+absl::StatusOr<std::shared_ptr<TlsIdentity>> from_secret(std::string_view run_id,
+                                                         const CertificateName& name,
+                                                         const EnvironmentReader& read) {
+  WEFT_ASSIGN_OR_RETURN(const SecretBytes secret, find_job_secret(read));
+  WEFT_ASSIGN_OR_RETURN(const JobAuthority authority, JobAuthority::from_secret(secret, run_id));
+  WEFT_ASSIGN_OR_RETURN(TlsCredentials issued, authority.issue(name));
+  return std::make_shared<TlsIdentity>(std::move(issued));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<TlsIdentity>> find_worker_identity(std::string_view run_id,
+                                                                  std::string_view role,
+                                                                  std::string_view worker,
+                                                                  const EnvironmentReader& read,
+                                                                  Nanoseconds every) {
+  WEFT_ASSIGN_OR_RETURN(const CertificateName name, certificate_name(run_id, role, worker));
+  WEFT_ASSIGN_OR_RETURN(const std::optional<CredentialFiles> files, find_files(read));
+  if (!files.has_value()) return from_secret(run_id, name, read);
+  const auto check = [name, run = std::string(run_id)](const CertificateName& found) {
+    if (found.run == name.run && found.worker == name.worker && found.role == name.role) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("this worker is '", name.worker, "' with role '", name.role,
+                     "' (ROLE_NAME) of the job with run id '", run, "' (", name.run, ")"));
+  };
+  return watch(*files, check, every);
+}
+
+absl::StatusOr<StoreIdentity> find_store_identity(std::string_view run_id,
+                                                  const EnvironmentReader& read,
+                                                  Nanoseconds every) {
+  constexpr std::string_view kStore = "weft.store";
+  WEFT_ASSIGN_OR_RETURN(const std::optional<CredentialFiles> files, find_files(read));
+  StoreIdentity result = {.tls = nullptr, .proves_name = files.has_value()};
+  if (!files.has_value()) {
+    WEFT_ASSIGN_OR_RETURN(const CertificateName name, certificate_name(kStore, "", "process"));
+    WEFT_ASSIGN_OR_RETURN(result.tls, from_secret(kStore, name, read));
+    return result;
+  }
+  const auto check = [run = std::string(run_id)](const CertificateName& found) {
+    if (run.empty() || found.run == run_digest(run)) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat("this process is of the job with run id '", run, "' (", run_digest(run), ")"));
+  };
+  WEFT_ASSIGN_OR_RETURN(result.tls, watch(*files, check, every));
+  return result;
 }
 
 }  // namespace weft

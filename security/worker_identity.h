@@ -1,11 +1,12 @@
-// Finds the identity with which a worker proves who it is.
+// Finds the identity with which a worker proves who it is, and the one with which a process proves
+// to the job's store that it belongs to the job.
 //
 // If WEFT_TLS_CERT, WEFT_TLS_KEY and WEFT_TLS_CA are set, these PEM files have the worker's
 // certificate (then those between it and an authority), its key, and the authorities. They are read
 // again every 5 s, and a new certificate takes the place of the old one. Otherwise the
 // worker signs a certificate itself, with the job's secret (security/job_secret.h).
 //
-// Thread safety: a free function. No thread may change the process environment during the call.
+// Thread safety: free functions. No thread may change the process environment during the call.
 // Blocking: reads files.
 // Errors: those of find_job_secret and check_credentials, with the files' names. Also:
 //
@@ -27,6 +28,19 @@ namespace weft {
 absl::StatusOr<std::shared_ptr<TlsIdentity>> find_worker_identity(
     std::string_view run_id, std::string_view role, std::string_view worker,
     const EnvironmentReader& read = read_process_environment,
+    Nanoseconds every = std::chrono::seconds(5));
+
+struct StoreIdentity {
+  std::shared_ptr<TlsIdentity> tls;
+  bool proves_name = false;  // a site has issued the certificate; otherwise it proves only the job
+};
+
+// For a process that serves or calls the job's store, and perhaps is no worker. A certificate of a
+// site may have any role and worker of the job, and if `run_id` is empty, it may be of any job. If
+// there is none, the job's secret makes one. That one is the same for all jobs of the secret,
+// because launchers call the store before they agree on a run id.
+absl::StatusOr<StoreIdentity> find_store_identity(
+    std::string_view run_id, const EnvironmentReader& read = read_process_environment,
     Nanoseconds every = std::chrono::seconds(5));
 
 }  // namespace weft

@@ -38,9 +38,6 @@ absl::StatusOr<AddressList> resolve(const std::string& host, uint16_t port) {
   addrinfo* found = nullptr;
   const int rc = getaddrinfo(host.empty() ? nullptr : host.c_str(), absl::StrCat(port).c_str(),
                              &hints, &found);
-  if (rc == EAI_AGAIN) {
-    return absl::UnavailableError(absl::StrCat("host '", host, "': ", gai_strerror(rc)));
-  }
   if (rc != 0) return absl::NotFoundError(absl::StrCat("host '", host, "': ", gai_strerror(rc)));
   return AddressList(found, &freeaddrinfo);
 }
@@ -139,6 +136,47 @@ absl::StatusOr<std::vector<ListeningPort>> listen_at_all(addrinfo* addresses,
   return result;
 }
 
+std::string without_brackets(const std::string& host) {
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  return bracketed ? host.substr(1, host.size() - 2) : host;
+}
+
+bool all_loopback(const addrinfo* addresses) {
+  for (const addrinfo* a = addresses; a != nullptr; a = a->ai_next) {
+    if (a->ai_family == AF_INET) {
+      const auto& ipv4 = reinterpret_cast<const sockaddr_in&>(*a->ai_addr);
+      if ((ntohl(ipv4.sin_addr.s_addr) >> 24) != 127) return false;
+    } else if (a->ai_family == AF_INET6) {
+      if (!IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6&>(*a->ai_addr).sin6_addr)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+// IPv6 comes first: its wildcard also takes IPv4. IPv4 follows for machines without IPv6.
+absl::StatusOr<std::vector<ListeningPort>> listen_everywhere(const addrinfo& addresses,
+                                                             uint16_t port) {
+  absl::Status problem = absl::UnavailableError("this machine has no interface");
+  for (const int family : {AF_INET6, AF_INET}) {
+    for (const addrinfo* a = &addresses; a != nullptr; a = a->ai_next) {
+      if (a->ai_family != family) continue;
+      absl::StatusOr<ListeningPort> listening =
+          listen_at(*a, {.ipv6_only = false, .blocking = false}, absl::StrCat("port ", port));
+      if (!listening.ok()) {
+        problem = listening.status();
+        if (absl::IsAlreadyExists(problem)) return problem;
+        continue;
+      }
+      std::vector<ListeningPort> result;
+      result.push_back(*std::move(listening));
+      return result;
+    }
+  }
+  return problem;
+}
+
 // Returns 0 or errno.
 int try_connect(const addrinfo& address, SteadyClock::time_point deadline) {
   FileDescriptor fd(socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -160,7 +198,7 @@ int try_connect(const addrinfo& address, SteadyClock::time_point deadline) {
 }  // namespace
 
 bool is_loopback_name(const std::string& host) {
-  return host == "localhost" || host == "::1" || absl::StartsWith(host, "127.");
+  return host == "localhost" || host == "::1" || host == "[::1]" || absl::StartsWith(host, "127.");
 }
 
 std::optional<std::string> address_towards(const std::string& host, uint16_t port) {
@@ -184,6 +222,12 @@ std::optional<std::string> address_towards(const std::string& host, uint16_t por
   return std::nullopt;
 }
 
+std::string host_towards(const std::string& host, uint16_t port) {
+  if (const std::optional<std::string> address = address_towards(host, port)) return *address;
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "127.0.0.1";
+}
+
 absl::StatusOr<ListeningPort> listen_on(const std::string& host, uint16_t port) {
   const std::string where = absl::StrCat(host, ":", port);
   WEFT_RETURN_IF_ERROR(resolve(host, port).status());
@@ -205,9 +249,7 @@ absl::StatusOr<ListeningPort> listen_on(const std::string& host, uint16_t port) 
 
 absl::StatusOr<std::vector<ListeningPort>> listen_on_addresses_of(const std::string& host,
                                                                   uint16_t port) {
-  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  WEFT_ASSIGN_OR_RETURN(const AddressList addresses,
-                        resolve(bracketed ? host.substr(1, host.size() - 2) : host, port));
+  WEFT_ASSIGN_OR_RETURN(const AddressList addresses, resolve(without_brackets(host), port));
   // A free port of one address may be taken at another one.
   absl::StatusOr<std::vector<ListeningPort>> result;
   for (int tries = 0; tries < kTriesForOnePort; ++tries) {
@@ -215,6 +257,19 @@ absl::StatusOr<std::vector<ListeningPort>> listen_on_addresses_of(const std::str
     if (port != 0 || !absl::IsAlreadyExists(result.status())) break;
   }
   return result;
+}
+
+absl::StatusOr<std::vector<ListeningPort>> listen_for_others(const std::string& host,
+                                                             uint16_t port) {
+  const std::string bare = without_brackets(host);
+  if (is_loopback_name(bare)) return listen_on_addresses_of(host, port);
+  WEFT_ASSIGN_OR_RETURN(const AddressList addresses, resolve(bare, port));
+  if (!all_loopback(addresses.get())) {
+    absl::StatusOr<std::vector<ListeningPort>> result = listen_on_addresses_of(host, port);
+    if (!absl::IsUnavailable(result.status())) return result;
+  }
+  WEFT_ASSIGN_OR_RETURN(const AddressList everywhere, resolve("", port));
+  return listen_everywhere(*everywhere, port);
 }
 
 absl::StatusOr<AcceptedTcp> accept_tcp(int listening) {

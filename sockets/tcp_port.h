@@ -1,8 +1,5 @@
 // Opens, accepts at and probes TCP ports. Errors of listening and probing name the host.
 //
-// c10d's own attempts log noise, retry only once a second, and hang on a port that never answers.
-// So c10d gets only ports that work.
-//
 // Thread safety: all functions may be called from any thread.
 // Blocking: wait_until_reachable, and the look-up of host names.
 #pragma once
@@ -31,6 +28,9 @@ bool is_loopback_name(const std::string& host);
 // is not known, there is no way to it, or it means this machine by a loopback address.
 std::optional<std::string> address_towards(const std::string& host, uint16_t port);
 
+// The same, or else the name of this machine.
+std::string host_towards(const std::string& host, uint16_t port);
+
 // Listens on `port` (0: any free one). If the host is a literal loopback address or "localhost", it
 // binds that address only. Any other host binds all interfaces, because its name may mean another
 // address on other machines.
@@ -44,6 +44,14 @@ absl::StatusOr<ListeningPort> listen_on(const std::string& host, uint16_t port);
 // Errors: as listen_on.
 absl::StatusOr<std::vector<ListeningPort>> listen_on_addresses_of(const std::string& host,
                                                                   uint16_t port);
+
+// The same for a host by whose name other machines know this one. "localhost" and literal loopback
+// addresses are no such names: it listens only there. If this machine does not have the addresses
+// for which another name stands, or the name stands only for loopback addresses here, it listens on
+// all interfaces. That is so for virtual addresses of a cluster, and on Debian for the machine's
+// own name.
+absl::StatusOr<std::vector<ListeningPort>> listen_for_others(const std::string& host,
+                                                             uint16_t port);
 
 struct AcceptedTcp {
   FileDescriptor socket;  // close-on-exec, non-blocking

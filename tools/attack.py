@@ -11,7 +11,7 @@ is examples/rnn_model_parallel, a trainer and a parameter server on two hosts. I
 - processes without a certificate of the job, and processes that speak something else;
 - a flood of connections, while the job trains.
 
-It does not attack the store, which everybody may write (docs/security.md). Exit code 0: all held.
+It attacks a worker, and the job's store, which rank 0 serves. Exit code 0: all held.
 """
 import argparse
 import contextlib
@@ -87,7 +87,7 @@ def memory_of(process):
 
 
 def words_on_the_wire(options, home, security, seconds):
-    """Names in the payloads of TCP packets on the bridge, except those of the store; and the bytes seen."""
+    """Names in the payloads of TCP packets on the bridge, and the bytes seen."""
     found, size, done = set(), 0, threading.Event()
 
     def listen():
@@ -98,10 +98,9 @@ def words_on_the_wire(options, home, security, seconds):
                 if len(packet) < 54 or packet[12:14] != b"\x08\x00" or packet[23] != 6:
                     continue
                 tcp = 14 + (packet[14] & 15) * 4
-                if STORE_PORT not in struct.unpack("!HH", packet[tcp:tcp + 4]):
-                    payload = packet[tcp + (packet[tcp + 12] >> 4) * 4:]
-                    size += len(payload)
-                    found.update(NAMES.findall(payload))
+                payload = packet[tcp + (packet[tcp + 12] >> 4) * 4:]
+                size += len(payload)
+                found.update(NAMES.findall(payload))
 
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)) as capture:
         capture.bind(("to-ps", 0))
@@ -260,11 +259,8 @@ def ports_of_one_host(options, home, report):
     try:
         launcher.wait_for(STEP)
         sockets = listening("trainer")
-        workers = [where for where, users in sockets if "rnn_model" in users]
-        unix = [where for where, users in listening("trainer", "x") if "rnn_model" in users]
-        report.line("one host: TCP ports of workers", not workers,
-                    f"{workers or 'none'}, and {len(unix)} unix sockets; the launcher's store: "
-                    f"{[where for where, users in sockets if 'rnn_model' not in users]}")
+        unix = [where for where, users in listening("trainer", "x") if "rnn_model" in users or "launch" in users]
+        report.line("one host: TCP ports", not sockets, f"{sockets or 'none'}, and {len(unix)} unix sockets")
     finally:
         launcher.process.terminate()
         launcher.process.wait()
@@ -278,13 +274,15 @@ def ports_of_two_hosts(report):
         others = [where for where in sockets if not where.endswith(f":{STORE_PORT}")]
         # The kernel shows an IPv4 address on an IPv6 socket as [::ffff:ADDRESS].
         others = [re.sub(r"\[::ffff:(.*)\]", r"\1", where) for where in others]
+        stores = [where for where in sockets if where.endswith(f":{STORE_PORT}")]
         report.line(f"two hosts: TCP ports of the {host}", len(others) == 1 and len(sockets) <= most
-                    and others[0].startswith(HOSTS[host] + ":"), ", ".join(sockets))
+                    and others[0].startswith(HOSTS[host] + ":")
+                    and all(where.startswith(HOSTS[host] + ":") for where in stores), ", ".join(sockets))
         result = (HOSTS[host], int(others[0].rsplit(":", 1)[1]))
     return result
 
 
-def unknown_processes(address, folder, report):
+def unknown_processes(target, address, folder, report):
     other = certificate_of_another_authority(folder)
     attacks = {
         "no certificate, TLS 1.3": lambda: speak_tls(address, ssl.TLSVersion.TLSv1_3),
@@ -297,10 +295,10 @@ def unknown_processes(address, folder, report):
     }
     for what, attack in attacks.items():
         answer = on_host("outside", attack)
-        report.line(what, answer.startswith(("refused", "closed")), answer)
+        report.line(f"{target}: {what}", answer.startswith(("refused", "closed")), answer)
     for what, shape in ADVISORIES.items():
         answers = on_host("outside", lambda: ", ".join(sorted(repeat(address, shape, 500))))
-        report.line(f"{what}, 500 times each way", "ANSWERED" not in answers and "Error" not in answers, answers)
+        report.line(f"{target}: {what}, 500 times each way", "ANSWERED" not in answers and "Error" not in answers, answers)
 
 
 def repeat(address, shape, times):
@@ -312,7 +310,9 @@ def repeat(address, shape, times):
 def attack_two_hosts(options, home, folder, report):
     with job_on_two_hosts(options, home, "auto") as (trainer, server):
         address = ports_of_two_hosts(report)
-        unknown_processes(address, folder, report)
+        store = (HOSTS["trainer"], STORE_PORT)
+        unknown_processes("worker", address, folder, report)
+        unknown_processes("store", store, folder, report)
 
         def steps_per_second(during):
             first, begun = trainer.count(STEP), time.monotonic()
@@ -322,12 +322,13 @@ def attack_two_hosts(options, home, folder, report):
 
         rate = 1000
         calm, _ = steps_per_second(lambda: time.sleep(options.connections / rate))
-        before = memory_of(server)
-        busy, text = steps_per_second(lambda: on_host("outside", lambda: flood(address, options.connections, rate)))
-        grown = memory_of(server) - before
-        report.line("flood: connections that say nothing", server.process.poll() is None, text)
-        report.line("flood: memory of the worker", grown <= 32, f"{grown:+.0f} MiB")
-        print(f"{'flood: steps of the job':44} {'':7} {busy:.1f} per second, {calm:.1f} without")
+        for what, target, process in (("worker", address, server), ("store", store, trainer)):
+            before = memory_of(process)
+            busy, text = steps_per_second(lambda: on_host("outside", lambda: flood(target, options.connections, rate)))
+            grown = memory_of(process) - before
+            report.line(f"flood of the {what}: silent connections", process.process.poll() is None, text)
+            report.line(f"flood of the {what}: its memory", grown <= 32, f"{grown:+.0f} MiB")
+            print(f"{f'flood of the {what}: steps of the job':44} {'':7} {busy:.1f} per second, {calm:.1f} without")
         report.line("the job goes on", trainer.process.poll() is None, trainer.lines[-1])
 
 

@@ -60,7 +60,8 @@ def main(arguments):
         if new:
             target = re.search(r" -o \S*/(\w+)\.dir/", entry["command"])[1]
             program = any(file.startswith("examples/") or file.endswith("/main.cc") for file in new)
-            groups.setdefault((target if program else "rooms", *flags), []).extend(new)
+            ddp = new[0].startswith("ddp/")  # its names in unnamed namespaces are those of other rooms
+            groups.setdefault((target if program else "ddp" if ddp else "rooms", *flags), []).extend(new)
         if "torch/include" not in entry["command"]:
             alone += [["clang++-14", *flags, "-fsyntax-only", ROOT / file] for file in new]
     tidied = []

@@ -28,8 +28,7 @@
 #include "weft/rref/rref_driver.h"
 #include "weft/security/rights/access_policy.h"
 #include "weft/security/worker_identity.h"
-#include "weft/worker/store/hosted_stores.h"
-#include "weft/worker/store/rendezvous.h"
+#include "weft/store/job/job_store.h"
 
 namespace weft {
 namespace {
@@ -225,7 +224,8 @@ absl::StatusOr<std::shared_ptr<rpc_internal::WorkerRuntime>> Worker::Stack::join
   WEFT_ASSIGN_OR_RETURN(std::shared_ptr<const Registry> registry, functions.build());
   store_ = options_.store;
   if (store_ == nullptr) {
-    WEFT_ASSIGN_OR_RETURN(store_, open_rendezvous_store(options_.place, join_limit(options_)));
+    WEFT_ASSIGN_OR_RETURN(store_,
+                          open_job_store(options_.place, options_.security, join_limit(options_)));
   }
   WEFT_ASSIGN_OR_RETURN(transport_, make_transport(options_, clock_));
   WEFT_RETURN_IF_ERROR(transport_->listen());
@@ -412,7 +412,7 @@ void Worker::Stack::end_round() {
 void Worker::Stack::keep_store() const {
   const LaunchEnvironment& place = options_.place;
   if (options_.store != nullptr || !place.hosts_store()) return;
-  worker_internal::keep_hosted_store(place.master_addr, place.master_port);
+  keep_job_store(place, options_.security);
 }
 
 // Waits until no other worker refers to values here and this worker refers to none elsewhere, or

@@ -60,11 +60,7 @@ bool WorkerOptions::stays_on_host() const {
 std::string WorkerOptions::effective_listen_host() const {
   if (!listen_host.empty()) return listen_host;
   if (stays_on_host()) return "127.0.0.1";
-  const std::optional<std::string> address = address_towards(place.master_addr, place.master_port);
-  if (address.has_value()) return *address;
-  char host[256] = {};
-  if (gethostname(host, sizeof host - 1) != 0) return "127.0.0.1";
-  return host;
+  return host_towards(place.master_addr, place.master_port);
 }
 
 absl::Status WorkerOptions::validate() const {

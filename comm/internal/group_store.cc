@@ -22,6 +22,9 @@
 #include "weft/comm/process_group.h"
 #include "weft/comm/tensors/tensor_arguments.h"
 #include "weft/launcher/launch_environment.h"
+#include "weft/security/security_mode.h"
+#include "weft/store/job/c10d_store.h"
+#include "weft/store/job/job_store.h"
 
 namespace weft::comm_internal {
 namespace {
@@ -47,25 +50,20 @@ StorePointer open_in_time(const std::string& address, milliseconds timeout,
       absl::StrCat("process group: ", address, " did not answer within ", timeout.count(), " ms"));
 }
 
-StorePointer open_tcp(const std::string& host, uint16_t port, bool serve, milliseconds timeout) {
-  const auto open = [host, port, timeout](bool server) {
-    c10d::TCPStoreOptions options;
-    options.port = port;
-    options.isServer = server;
-    options.waitWorkers = false;
-    options.timeout = timeout;
-    return c10::make_intrusive<c10d::TCPStore>(host, options);
-  };
-  return open_in_time(absl::StrCat(host, ":", port), timeout, [serve, open]() -> StorePointer {
-    if (!serve) return open(false);
-    try {
-      return open(true);
-    } catch (const c10::Error&) {
-      // The address is in use. If this process has joined a group of workers at this address, it
-      // serves there itself. Otherwise the client finds out what is there.
-      return open(false);
-    }
-  });
+// Opens the store of the job.
+StorePointer open_job_store(const LaunchEnvironment& environment, milliseconds timeout) {
+  const std::string where = environment.store.empty() ? absl::StrCat(environment.master_addr, ":",
+                                                                     environment.master_port)
+                                                      : environment.store;
+  const absl::StatusOr<SecurityMode> security = find_security_mode();
+  if (!security.ok()) {
+    refuse(absl::StrCat("process group: ", std::string(security.status().message())));
+  }
+  absl::StatusOr<std::shared_ptr<StoreHandle>> store =
+      open_job_store(environment, *security, absl::FromChrono(timeout));
+  if (store.ok()) return c10::make_intrusive<C10dStore>(*std::move(store), timeout);
+  C10_THROW_ERROR(DistNetworkError, absl::StrCat("process group: rendezvous at ", where, ": ",
+                                                 std::string(store.status().message())));
 }
 
 // Reads the environment. Rank and world size of the options take precedence over it.
@@ -105,9 +103,7 @@ GroupStore open_group_store(ProcessGroupOptions& options) {
     }
     options.rank = static_cast<int>(environment->rank);
     options.world_size = static_cast<int>(environment->world_size);
-    const StorePointer store =
-        open_tcp(environment->master_addr, environment->master_port,
-                 options.rank == 0 && !environment->agent_hosts_store, timeout);
+    const StorePointer store = open_job_store(*environment, timeout);
     return {c10::make_intrusive<c10d::PrefixStore>(
                 absl::StrCat("weft/", environment->run_id, "/", environment->group_epoch), store),
             environment->restart_count};
@@ -121,8 +117,12 @@ GroupStore open_group_store(ProcessGroupOptions& options) {
         !absl::SimpleAtoi(method.substr(colon + 1), &port) || port == 0 || port > 65535) {
       refuse(absl::StrCat("process group: '", options.init_method, "' is not tcp://HOST:PORT"));
     }
-    return {
-        open_tcp(method.substr(0, colon), static_cast<uint16_t>(port), options.rank == 0, timeout)};
+    LaunchEnvironment place;
+    place.rank = static_cast<uint32_t>(options.rank);
+    place.master_addr = method.substr(0, colon);
+    place.master_port = static_cast<uint16_t>(port);
+    place.run_id = "";  // a certificate may be of any job
+    return {open_job_store(place, timeout)};
   }
   if (absl::StartsWith(method, "file://")) {
     need_place(options);
@@ -146,6 +146,9 @@ std::string name_of(const StorePointer& store) {
   StorePointer bottom = store;
   if (auto* const prefix = dynamic_cast<c10d::PrefixStore*>(store.get())) {
     bottom = prefix->getUnderlyingNonPrefixStore();
+  }
+  if (const auto* const job = dynamic_cast<const C10dStore*>(bottom.get())) {
+    return job->description();
   }
   if (const auto* const tcp = dynamic_cast<const c10d::TCPStore*>(bottom.get())) {
     return absl::StrCat("rendezvous store at ", tcp->getHost(), ":", tcp->getPort());

@@ -33,8 +33,8 @@ struct GroupStore {
 };
 
 // Opens the store that options.init_method names:
-//   env://             Rank 0, or the launcher, serves at MASTER_ADDR and MASTER_PORT.
-//   tcp://HOST:PORT    Rank 0 serves there.
+//   env://             The store of the job (store/job/job_store.h).
+//   tcp://HOST:PORT    The same, which rank 0 hosts there.
 //   file:///PATH       The store is a file that all ranks see.
 // With env://, rank and world size come from the environment if the options leave them open, and
 // are written into `options`. The store's keys then have a prefix for the job and its group epoch.

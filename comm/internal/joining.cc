@@ -48,7 +48,7 @@ class Round {
                           " (or one joins this group twice; a second group takes another name)"));
     }
     if (store_->add(absl::StrCat("attempts/", self_.rank), 1) > 1) {
-      put("over", "");  // an earlier attempt of this rank was in this round
+      put_once("over", "1");  // an earlier attempt of this rank was in this round
       return std::nullopt;
     }
     put(key_of(self_.rank), absl::StrCat(self_.size, " ", word));
@@ -71,6 +71,12 @@ class Round {
 
   void put(const std::string& key, const std::string& text) {
     store_->set(key, std::vector<uint8_t>(text.begin(), text.end()));
+  }
+  // For keys that several ranks may write. The first one's value stays, and the store may refuse to
+  // change it.
+  void put_once(const std::string& key, const std::string& text) {
+    (void)store_->compareSet(key, std::vector<uint8_t>(),
+                             std::vector<uint8_t>(text.begin(), text.end()));
   }
   std::string get(const std::string& key) {
     const std::vector<uint8_t> bytes = store_->get(key);
@@ -129,7 +135,7 @@ class Round {
 
   // Fails the round for all ranks.
   [[noreturn]] void reject(const std::string& fault) {
-    put("fault", fault);
+    put_once("fault", fault);
     throw Fault{fault};
   }
 
@@ -187,6 +193,11 @@ Meeting join_group(const StorePointer& store, const JoiningRank& self, const std
       // The store has stopped, so there is nobody left to wait for.
     }
   };
+  const auto this_rank = [&joining] {
+    const int awaited = joining->awaited;
+    return absl::StrCat("this rank ",
+                        awaited < 0 ? "signed in" : absl::StrCat("waited for rank ", awaited));
+  };
   bool met = false;
   try {
     met = caller.run([joining] { joining->run(); }, joining->deadline);
@@ -194,8 +205,8 @@ Meeting join_group(const StorePointer& store, const JoiningRank& self, const std
     say_farewell();
     C10_THROW_ERROR(DistBackendError, absl::StrCat(name, ": ", fault.text));
   } catch (const std::exception& failed) {
-    C10_THROW_ERROR(DistNetworkError,
-                    absl::StrCat(name, ": the ", name_of(store), ": ", text_of(failed)));
+    C10_THROW_ERROR(DistNetworkError, absl::StrCat(name, ": the ", name_of(store), ": ",
+                                                   text_of(failed), ", while ", this_rank()));
   }
   if (met) {
     try {
@@ -206,12 +217,9 @@ Meeting join_group(const StorePointer& store, const JoiningRank& self, const std
     }
     return std::move(joining->meeting);
   }
-  const int awaited = joining->awaited;
-  C10_THROW_ERROR(
-      DistNetworkError,
-      absl::StrCat(name, ": the ", name_of(store), " did not answer within ", timeout.count(),
-                   " ms, while this rank ",
-                   awaited < 0 ? "signed in" : absl::StrCat("waited for rank ", awaited)));
+  C10_THROW_ERROR(DistNetworkError,
+                  absl::StrCat(name, ": the ", name_of(store), " did not answer within ",
+                               timeout.count(), " ms, while ", this_rank()));
 }
 
 }  // namespace weft::comm_internal

@@ -51,9 +51,13 @@ absl::StatusOr<std::vector<DeathRecord>> DeathRecords::read() {
   std::vector<DeathRecord> read;
   while (true) {
     const std::string next = key(known_ + read.size() + 1);
-    WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> held, store_->try_get(next));
-    if (!held) break;
-    WEFT_ASSIGN_OR_RETURN(DeathRecord death_record, decode(*held, next));
+    WEFT_ASSIGN_OR_RETURN(const auto held, store_->read({next}));
+    if (!held.front()) break;
+    WEFT_ASSIGN_OR_RETURN(DeathRecord death_record, decode(held.front()->value, next));
+    if (const std::string& author = held.front()->author; !author.empty()) {
+      absl::StrAppend(&death_record.reason, " (written by worker '", printable(author),
+                      "', as its certificate proves)");
+    }
     read.push_back(std::move(death_record));
   }
   note(read);

@@ -1,9 +1,11 @@
 #include "weft/rpc/rendezvous/dynamic_join.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -53,22 +55,51 @@ class Incarnations {
                const std::vector<DeathRecord>& death_records)
       : store_(store), keys_(keys), death_records_(death_records) {}
 
-  absl::StatusOr<bool> ended(WorkerId incarnation) const {
-    for (const DeathRecord& death_record : death_records_) {
-      if (death_record.dead == incarnation) return true;
+  struct Newest {
+    MemberRecord record;
+    bool has_ended = false;
+  };
+  // Of each of these indices; nullopt: no worker has had it yet. One call of the store.
+  absl::StatusOr<std::vector<std::optional<Newest>>> newest(
+      const std::vector<uint32_t>& indices) const {
+    std::vector<std::string> keys;
+    for (const uint32_t index : indices) {
+      keys.push_back(keys_.member(index));
+      keys.push_back(keys_.left(index));
     }
-    WEFT_ASSIGN_OR_RETURN(const uint32_t left, read_number(store_, keys_.left(incarnation.index)));
-    return incarnation.incarnation <= left;
+    WEFT_ASSIGN_OR_RETURN(const auto values, store_.read(keys));
+    std::vector<std::optional<Newest>> result(indices.size());
+    for (size_t i = 0; i < indices.size(); ++i) {
+      const std::optional<StoredValue>& record = values[2 * i];
+      if (!record) continue;
+      WEFT_ASSIGN_OR_RETURN(MemberRecord member,
+                            MemberRecord::decode(store_, keys[2 * i], indices[i], record->value));
+      WEFT_RETURN_IF_ERROR(member.check_author(record->author));
+      WEFT_ASSIGN_OR_RETURN(const bool ended,
+                            has_ended(member.member, keys[2 * i + 1], values[2 * i + 1]));
+      result[i] = {std::move(member), ended};
+    }
+    return result;
   }
-  absl::StatusOr<std::optional<MemberRecord>> newest(uint32_t index) const {
-    const std::string key = keys_.member(index);
-    WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> text, store_.try_get(key));
-    if (!text) return std::nullopt;
-    WEFT_ASSIGN_OR_RETURN(MemberRecord record, MemberRecord::decode(store_, key, index, *text));
-    return record;
+  absl::StatusOr<std::optional<Newest>> newest(uint32_t index) const {
+    WEFT_ASSIGN_OR_RETURN(auto all, newest(std::vector<uint32_t>{index}));
+    return std::move(all.front());
   }
 
  private:
+  absl::StatusOr<bool> has_ended(const MemberInfo& member, const std::string& left_key,
+                                 const std::optional<StoredValue>& left) const {
+    for (const DeathRecord& death_record : death_records_) {
+      if (death_record.dead == member.id) return true;
+    }
+    // Nobody else can say that a worker has left.
+    if (!left || (!left->author.empty() && left->author != member.name)) return false;
+    uint32_t number = 0;
+    if (absl::SimpleAtoi(left->value, &number)) return member.id.incarnation <= number;
+    return absl::InternalError(
+        absl::StrCat(store_.description(), ": '", left_key, "' holds no number"));
+  }
+
   RendezvousStore& store_;
   const JoinKeys& keys_;
   const std::vector<DeathRecord>& death_records_;
@@ -81,19 +112,18 @@ absl::Status publish(RendezvousStore& store, const JoinKeys& keys, const Incarna
   const uint32_t index = self.member.id.index;
   const std::string mine = self.encode();
   for (int i = 0; i < kMostTakeovers; ++i) {
-    WEFT_ASSIGN_OR_RETURN(const std::optional<MemberRecord> held, incarnations.newest(index));
-    if (held) {
-      WEFT_ASSIGN_OR_RETURN(const bool ended, incarnations.ended(held->member.id));
-      if (!ended && held->attempt >= self.attempt) {
-        return absl::AlreadyExistsError(absl::StrCat(
-            "worker '", self.member.name, "' is in the group already, at ", held->member.address,
-            ": it has neither left nor been declared dead; a process that replaces it needs a "
-            "higher restart count than ",
-            held->attempt));
-      }
+    WEFT_ASSIGN_OR_RETURN(const auto held, incarnations.newest(index));
+    if (held && !held->has_ended && held->record.attempt >= self.attempt) {
+      return absl::AlreadyExistsError(absl::StrCat(
+          "worker '", self.member.name, "' is in the group already, at ",
+          held->record.member.address,
+          ": it has neither left nor been declared dead; a process that replaces it needs a "
+          "higher restart count than ",
+          held->record.attempt));
     }
-    WEFT_ASSIGN_OR_RETURN(const std::string now,
-                          store.compare_set(keys.member(index), held ? held->encode() : "", mine));
+    WEFT_ASSIGN_OR_RETURN(
+        const std::string now,
+        store.compare_set(keys.member(index), held ? held->record.encode() : "", mine));
     if (now == mine) return absl::OkStatus();
   }
   return absl::AlreadyExistsError(
@@ -107,15 +137,15 @@ absl::StatusOr<JoinResult> read_members(RendezvousStore& store, const JoinKeys& 
   JoinResult result;
   result.self = self.id;
   WEFT_ASSIGN_OR_RETURN(const uint32_t indices, read_number(store, keys.indices()));
-  for (uint32_t other = 0; other < indices; ++other) {
-    if (other == self.id.index) {
+  std::vector<uint32_t> all(indices);
+  std::iota(all.begin(), all.end(), 0);
+  WEFT_ASSIGN_OR_RETURN(const auto newest, incarnations.newest(all));
+  for (uint32_t index = 0; index < indices; ++index) {
+    if (index == self.id.index) {
       result.members.push_back(self);
-      continue;
+    } else if (newest[index] && !newest[index]->has_ended) {
+      result.members.push_back(newest[index]->record.member);
     }
-    WEFT_ASSIGN_OR_RETURN(const std::optional<MemberRecord> record, incarnations.newest(other));
-    if (!record) continue;
-    WEFT_ASSIGN_OR_RETURN(const bool ended, incarnations.ended(record->member.id));
-    if (!ended) result.members.push_back(record->member);
   }
   return result;
 }
@@ -133,8 +163,8 @@ absl::StatusOr<JoinResult> publish_and_read(RendezvousStore& store, const JoinKe
 void withdraw(RendezvousStore& store, const JoinKeys& keys, const Incarnations& incarnations,
               const MemberRecord& self) {
   const WorkerId id = self.member.id;
-  const absl::StatusOr<std::optional<MemberRecord>> held = incarnations.newest(id.index);
-  if (!held.ok() || !*held || (*held)->member.id != id) return;
+  const auto held = incarnations.newest(id.index);
+  if (!held.ok() || !*held || (*held)->record.member.id != id) return;
   (void)store.set(keys.left(id.index), absl::StrCat(id.incarnation));
 }
 

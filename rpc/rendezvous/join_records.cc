@@ -40,7 +40,7 @@ std::string JoinKeys::world_size() const { return absl::StrCat(round, "world_siz
 std::string JoinKeys::failure() const { return absl::StrCat(round, "failure"); }
 std::string JoinKeys::indices() const { return absl::StrCat(round, "indices"); }
 std::string JoinKeys::left(uint32_t index) const { return absl::StrCat(round, "left/", index); }
-std::string JoinKeys::current_round() const { return absl::StrCat(epoch, "round"); }
+std::string JoinKeys::ended(uint32_t round) const { return absl::StrCat(epoch, "ended/", round); }
 
 std::string MemberRecord::encode() const {
   return absl::StrCat(member.id.incarnation, " ", attempt, " ", member.name, " ", member.address);
@@ -63,6 +63,24 @@ absl::StatusOr<MemberRecord> MemberRecord::decode(const RendezvousStore& store,
   member.name = parts[2];
   member.address = parts[3];
   return record;
+}
+
+absl::Status MemberRecord::check_author(const std::string& author) const {
+  if (author.empty() || author == member.name) return absl::OkStatus();
+  return absl::PermissionDeniedError(absl::StrCat(
+      "the record of worker '", member.name, "' was written by worker '", printable(author), "'"));
+}
+
+absl::StatusOr<uint32_t> current_round(RendezvousStore& store, const JoinKeys& keys) {
+  constexpr uint32_t kAtATime = 64;
+  for (uint32_t first = 0;; first += kAtATime) {
+    std::vector<std::string> marks;
+    for (uint32_t i = 0; i < kAtATime; ++i) marks.push_back(keys.ended(first + i));
+    WEFT_ASSIGN_OR_RETURN(const auto found, store.read(marks));
+    for (uint32_t i = 0; i < kAtATime; ++i) {
+      if (!found[i].has_value()) return first + i;
+    }
+  }
 }
 
 absl::Status check_joiner(const JoinRequest& request) {

@@ -30,12 +30,12 @@ struct JoinKeys {
   // Dynamic groups: how many indices are given out; the last incarnation of an index that has left.
   std::string indices() const;
   std::string left(uint32_t index) const;
-  // Static groups: the round that workers join now.
-  std::string current_round() const;
+  // Static groups: exists once the group has completed this round.
+  std::string ended(uint32_t round) const;
 
   std::string group;
   std::string epoch;
-  std::string round;  // prefix of all keys but those of incarnations and of current_round
+  std::string round;  // prefix of all keys but those of incarnations and of ended
 };
 
 // A member record: "incarnation attempt name address". A name has no space; an address may.
@@ -44,6 +44,8 @@ struct MemberRecord {
   uint32_t attempt = 0;
 
   std::string encode() const;
+  // PermissionDenied: a certificate proves that another worker has written the record.
+  absl::Status check_author(const std::string& author) const;
   // Internal: the text under `key` is no member record.
   static absl::StatusOr<MemberRecord> decode(const RendezvousStore& store, const std::string& key,
                                              uint32_t index, const std::string& text);
@@ -54,6 +56,8 @@ struct MemberRecord {
 absl::StatusOr<std::optional<WorkerInfo>> find_incarnation(RendezvousStore& store,
                                                            const JoinKeys& keys,
                                                            WorkerId incarnation);
+// Static groups: the round that workers join now.
+absl::StatusOr<uint32_t> current_round(RendezvousStore& store, const JoinKeys& keys);
 // InvalidArgument: the name, the address or the group is bad.
 absl::Status check_joiner(const JoinRequest& request);
 // Reads the decimal number under `key`; 0 if the key does not exist. Internal: it holds no number.

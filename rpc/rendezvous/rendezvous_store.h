@@ -1,14 +1,14 @@
 // The interface of the small key-value store through which the workers of a group find each other.
 //
-// A joining worker knows only this store. In a job it is c10d's TCPStore (worker/rendezvous.h), in
+// A joining worker knows only this store. In a job it is a StoreHandle (store/store_handle.h), in
 // tests a MemoryStore.
 //
 // Thread safety: all methods may be called from any thread.
-// Blocking: `get` and `wait` block at most for their timeout. Each other call is one round trip,
-// within the implementation's own timeout.
+// Blocking: `get` and `wait` block at most for their timeout. Each other call takes at most the
+// implementation's own timeout. If the values are large, `read` makes several such calls.
 // Errors: DeadlineExceeded (a key did not appear, or the store did not answer), Unavailable (the
 // store is gone), InvalidArgument (add on a key that holds no number). Messages name the store.
-// Security: the store authenticates no client, so its values are hints and prove nothing.
+// Security: a value proves nothing, unless its author is proven.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,11 @@
 
 namespace weft {
 
+struct StoredValue {
+  std::string value;
+  std::string author;  // the worker that wrote it, if a certificate proves its name; otherwise ""
+};
+
 class RendezvousStore {
  public:
   virtual ~RendezvousStore() = default;
@@ -31,6 +36,10 @@ class RendezvousStore {
   virtual absl::StatusOr<std::string> get(const std::string& key, absl::Duration timeout) = 0;
   // nullopt: the key does not exist.
   virtual absl::StatusOr<std::optional<std::string>> try_get(const std::string& key) = 0;
+  // The values of all keys, in their order; nullopt: the key does not exist. By default one call
+  // for each key, without authors.
+  virtual absl::StatusOr<std::vector<std::optional<StoredValue>>> read(
+      const std::vector<std::string>& keys);
   // Adds to the decimal number under `key` and returns the sum. An absent key counts as 0.
   virtual absl::StatusOr<int64_t> add(const std::string& key, int64_t amount) = 0;
   // Writes `desired` if the key holds `expected`, or if the key is absent and `expected` is empty.
@@ -42,7 +51,7 @@ class RendezvousStore {
   // Waits until all keys exist.
   virtual absl::Status wait(const std::vector<std::string>& keys, absl::Duration timeout) = 0;
 
-  // A text for messages, for example "TCPStore at 127.0.0.1:29500".
+  // A text for messages, for example "rendezvous store at 127.0.0.1:29500".
   virtual std::string description() const = 0;
 };
 

@@ -123,17 +123,23 @@ absl::Status publish(RendezvousStore& store, const JoinKeys& keys, const MemberR
   }
 }
 
+std::vector<std::string> member_keys(const JoinKeys& keys, const JoinRequest& request) {
+  std::vector<std::string> members;
+  for (uint32_t rank = 0; rank < request.world_size; ++rank) members.push_back(keys.member(rank));
+  return members;
+}
+
 absl::Status missing_ranks_error(RendezvousStore& store, const JoinKeys& keys,
                                  const JoinRequest& request) {
   std::string ranks;
   size_t missing = 0;
+  WEFT_ASSIGN_OR_RETURN(const auto records, store.read(member_keys(keys, request)));
   for (uint32_t rank = 0; rank < request.world_size; ++rank) {
-    WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> record,
-                          store.try_get(keys.member(rank)));
-    if (record) continue;
+    if (records[rank]) continue;
     if (missing < kMaxRanksListed) absl::StrAppend(&ranks, missing == 0 ? "" : ", ", rank);
     ++missing;
   }
+  if (missing == 0) return absl::OkStatus();  // the last one has come just now
   if (missing > kMaxRanksListed) {
     absl::StrAppend(&ranks, " and ", missing - kMaxRanksListed, " more");
   }
@@ -146,14 +152,21 @@ absl::Status missing_ranks_error(RendezvousStore& store, const JoinKeys& keys,
 // Measures the time by the slices that the store has waited, so it needs no clock.
 absl::Status wait_for_all(RendezvousStore& store, const JoinKeys& keys,
                           const JoinRequest& request) {
-  std::vector<std::string> records;
-  for (uint32_t rank = 0; rank < request.world_size; ++rank) records.push_back(keys.member(rank));
+  // A part at a time, because the store keeps each key for which a call waits, and because what is
+  // there need not be waited for again.
+  constexpr size_t kAtATime = 64;
+  std::vector<std::string> records = member_keys(keys, request);
+  std::reverse(records.begin(), records.end());
   absl::Duration left =
       request.timeout > absl::ZeroDuration() ? request.timeout : absl::InfiniteDuration();
   while (true) {
     const absl::Duration slice = std::min(left, kWaitSlice);
-    const absl::Status there = store.wait(records, slice);
+    const size_t part = std::min(kAtATime, records.size());
+    const absl::Status there =
+        store.wait({records.end() - static_cast<std::ptrdiff_t>(part), records.end()}, slice);
     if (!there.ok() && !absl::IsDeadlineExceeded(there)) return there;
+    if (there.ok()) records.resize(records.size() - part);
+    if (there.ok() && !records.empty()) continue;
     WEFT_RETURN_IF_ERROR(check_failure(store, keys));
     if (there.ok()) return there;
     left -= slice;
@@ -166,9 +179,8 @@ absl::Status wait_for_all(RendezvousStore& store, const JoinKeys& keys,
 absl::StatusOr<JoinResult> join_static_group(RendezvousStore& store, const JoinRequest& request) {
   WEFT_RETURN_IF_ERROR(check(request));
   JoinResult result;
-  WEFT_ASSIGN_OR_RETURN(
-      result.round,
-      rpc_internal::read_number(store, JoinKeys(request.group, request.epoch).current_round()));
+  WEFT_ASSIGN_OR_RETURN(result.round,
+                        rpc_internal::current_round(store, JoinKeys(request.group, request.epoch)));
   const JoinKeys keys(request.group, request.epoch, result.round);
   WEFT_RETURN_IF_ERROR(check_failure(store, keys));
   WEFT_RETURN_IF_ERROR(agree_on_world_size(store, keys, request));
@@ -186,11 +198,13 @@ absl::StatusOr<JoinResult> join_static_group(RendezvousStore& store, const JoinR
   WEFT_RETURN_IF_ERROR(wait_for_all(store, keys, request));
 
   result.self = self.id;
+  WEFT_ASSIGN_OR_RETURN(const auto texts, store.read(member_keys(keys, request)));
   for (uint32_t rank = 0; rank < request.world_size; ++rank) {
     const std::string key = keys.member(rank);
-    WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> text, store.try_get(key));
+    const std::optional<StoredValue>& text = texts[rank];
     if (!text) return absl::InternalError(absl::StrCat("'", key, "' vanished from the store"));
-    WEFT_ASSIGN_OR_RETURN(MemberRecord found, MemberRecord::decode(store, key, rank, *text));
+    WEFT_ASSIGN_OR_RETURN(MemberRecord found, MemberRecord::decode(store, key, rank, text->value));
+    WEFT_RETURN_IF_ERROR(found.check_author(text->author));
     MemberInfo& member = found.member;
     // A process with a higher attempt may have taken this rank during the wait.
     if (rank == self.rank && member.id != self.id) {
@@ -204,11 +218,9 @@ absl::StatusOr<JoinResult> join_static_group(RendezvousStore& store, const JoinR
 
 absl::Status mark_ended(RendezvousStore& store, const std::string& group, uint32_t epoch,
                         uint32_t round) {
-  // Raises the number only from this round, because other members may have raised it already.
-  return store
-      .compare_set(JoinKeys(group, epoch).current_round(), round == 0 ? "" : absl::StrCat(round),
-                   absl::StrCat(round + 1))
-      .status();
+  // Not `set`, because another member may have marked it already, and then the key is that
+  // member's.
+  return store.compare_set(JoinKeys(group, epoch).ended(round), "", "1").status();
 }
 
 }  // namespace weft

@@ -175,11 +175,16 @@ class GrpcTransport::Impl {
  private:
   absl::Status accept_connections() {
     if (server_ == nullptr) return absl::ResourceExhaustedError("gRPC cannot start a server");
-    return shared_->sockets->listen([this](FileDescriptor connection) {
+    const absl::Status status = shared_->sockets->listen([this](FileDescriptor connection) {
       grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
       parameters.fd = connection.release();
       acceptor_->HandleNewConnection(&parameters);
     });
+    if (!absl::IsAlreadyExists(status) && !absl::IsNotFound(status) &&
+        !absl::IsUnavailable(status)) {
+      return status;
+    }
+    return absl::UnavailableError(absl::StrCat("cannot listen: ", status.message()));
   }
   // Accepts the next stream of this kind, without blocking, and then calls itself again. It stops
   // doing so when the server shuts down.

@@ -28,13 +28,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "weft/base/faults/fail_point.h"
+#include "weft/security/security_mode.h"
+#include "weft/store/rendezvous.h"
 #include "weft/tests/chaos/arena.h"
 #include "weft/tests/chaos/network/network.h"
 #include "weft/tests/chaos/oracle/oracle.h"
 #include "weft/tests/chaos/plan.h"
 #include "weft/tests/chaos/processes/process_threads.h"
 #include "weft/tests/chaos/summary.h"
-#include "weft/worker/store/rendezvous.h"
 
 namespace weft::chaos {
 namespace {
@@ -154,8 +155,10 @@ class Controller {
   Controller(Options options, Network& network) : options_(std::move(options)), network_(network) {}
 
   bool run() {
+    const absl::StatusOr<SecurityMode> security = find_security_mode();
+    if (!security.ok()) throw std::runtime_error(security.status().ToString());
     absl::StatusOr<HostedStore> store =
-        host_rendezvous_store({.host = network_.store_host(), .port = 0});
+        host_rendezvous_store({.host = network_.store_host(), .port = 0, .security = *security});
     if (!store.ok()) throw std::runtime_error(store.status().ToString());
     store_ = absl::StrCat(network_.store_host(), ":", store->port);
     const bool all = options_.only.empty();

@@ -14,15 +14,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
 #include <ATen/ops/full.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "weft/comm/internal/store_notices.h"
 #include "weft/comm/process_group.h"
+#include "weft/store/job/c10d_store.h"
+#include "weft/store/rendezvous.h"
 
 namespace {
 
@@ -45,10 +47,11 @@ void use(const weft::ProcessGroupOptions& options) {
 }
 
 c10::intrusive_ptr<c10d::Store> store_at(const std::string& port) {
-  c10d::TCPStoreOptions options;
+  weft::RendezvousOptions options;
   options.port = static_cast<uint16_t>(std::stoi(port));
-  options.waitWorkers = false;
-  return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  auto store = weft::connect_rendezvous_store(options);
+  if (!store.ok()) throw std::runtime_error(store.status().ToString());
+  return c10::make_intrusive<weft::C10dStore>(*std::move(store), std::chrono::seconds(30));
 }
 
 void stop_once_two_have_come(Words& words) {

@@ -16,6 +16,7 @@
 #include "weft/checkpoint/internal/manifest.h"
 #include "weft/checkpoint/internal/safetensors_header.h"
 #include "weft/dist_autograd/passes/autograd_wire.h"
+#include "weft/proto/store.pb.h"
 #include "weft/proto/weft.pb.h"
 #include "weft/rpc/rendezvous/join_records.h"
 #include "weft/rpc/same_host/handshake.h"
@@ -253,6 +254,33 @@ void add_messages(std::map<std::string, Seeds>& all) {
   records["death records"] =
       number(uint8_t{1}) + absl::StrCat(kA.bits(), " ", kB.bits(), " was not heard of\n",
                                         WorkerId{2, 1}.bits(), " ", kB.bits(), " left \xc3");
+  const auto store_call = [](uint8_t author, wire::StoreCall call) {
+    call.set_version(1);
+    const std::string bytes = call.SerializeAsString();
+    return number(author) + number(static_cast<uint16_t>(bytes.size())) + bytes;
+  };
+  wire::StoreCall wait, set, add, exchange, hold, erase;
+  wait.mutable_read()->add_keys("a");
+  wait.mutable_read()->add_keys("n");
+  wait.mutable_read()->set_until(wire::StoreCall::Read::ALL_EXIST);
+  set.mutable_set()->set_key("a");
+  set.mutable_set()->set_value("value");
+  set.set_change(5);
+  add.mutable_add()->set_key("n");
+  add.mutable_add()->set_amount(-3);
+  exchange.mutable_compare_set()->set_key("a");
+  exchange.mutable_compare_set()->set_expected("value");
+  exchange.mutable_compare_set()->set_desired("other");
+  hold.mutable_hold()->set_key("h");
+  erase.mutable_erase()->set_key("a");
+  const std::string end = number(uint8_t{0}) + number(uint16_t{0});
+  all["store_calls"] = {
+      {"wait", store_call(0, wait) + store_call(1, set) + store_call(2, add)},
+      {"owned",
+       store_call(1, set) + store_call(2, set) + store_call(2, exchange) + store_call(1, exchange)},
+      {"repeated", store_call(0, set) + store_call(0, set) + store_call(0, erase)},
+      {"held", store_call(0, hold) + store_call(0, hold) + end + store_call(0, hold)}};
+
   wire::MembershipPost phase_end;
   phase_end.mutable_phase_end()->set_phase(1);
   all["quiescence_core"] = {

@@ -76,15 +76,23 @@ TEST(LaunchEnvironment, UnderTorchrunARestartIsANewEpochUnderWeftLaunchItIsNot) 
   EXPECT_EQ(read(with(restarted, "WEFT_GROUP_EPOCH", "0"))->group_epoch, 0u);
 }
 
-TEST(LaunchEnvironment, RankZeroHostsTheStoreUnlessTheAgentDoes) {
+TEST(LaunchEnvironment, RankZeroHostsTheStoreUnlessTheLauncherDoes) {
   const Variables rank0 = with(by_hand(), "RANK", "0");
   EXPECT_TRUE(read(rank0)->hosts_store());
   EXPECT_FALSE(read(by_hand())->hosts_store());
+  EXPECT_FALSE(read(with(rank0, "WEFT_STORE", "host:1"))->hosts_store());
+  EXPECT_EQ(read(with(by_hand(), "WEFT_STORE", "host:1"))->store, "host:1");
+  const Variables of_this =
+      with(with(by_hand(), "WEFT_STORE", "x:1"), "WEFT_STORE_OF", "host:29500");
+  EXPECT_EQ(read(of_this)->store, "x:1");
+  EXPECT_EQ(read(with(of_this, "MASTER_PORT", "1"))->store, "") << "another launcher has set it";
   for (const char* yes : {"True", "true", "1"}) {
-    EXPECT_FALSE(read(with(rank0, "TORCHELASTIC_USE_AGENT_STORE", yes))->hosts_store());
+    const auto place = read(with(rank0, "TORCHELASTIC_USE_AGENT_STORE", yes));
+    EXPECT_TRUE(place->agent_hosts_store);
+    EXPECT_TRUE(place->hosts_store()) << "the agent's store only tells where rank 0 hosts";
   }
   for (const char* no : {"False", "0", ""}) {
-    EXPECT_TRUE(read(with(rank0, "TORCHELASTIC_USE_AGENT_STORE", no))->hosts_store());
+    EXPECT_FALSE(read(with(rank0, "TORCHELASTIC_USE_AGENT_STORE", no))->agent_hosts_store);
   }
 }
 

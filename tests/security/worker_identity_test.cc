@@ -166,5 +166,33 @@ TEST_F(WorkerIdentityTest, ANameThatCannotStandInACertificateIsAnError) {
   EXPECT_THAT(std::string(found.status().message()), HasSubstr("worker name 'a:b'"));
 }
 
+// Launchers call the store before they agree on a run id.
+TEST_F(WorkerIdentityTest, TheStoresIdentityFromASecretIsOfNoJobAndProvesNoName) {
+  const auto reader = testing::environment_of(variables_);
+  const auto one = find_store_identity("one", reader), two = find_store_identity("", reader);
+  ASSERT_TRUE(one.ok() && two.ok()) << one.status() << two.status();
+  EXPECT_FALSE(one->proves_name);
+  EXPECT_EQ(one->tls->current()->name, two->tls->current()->name);
+  EXPECT_EQ(one->tls->current()->authorities, two->tls->current()->authorities);
+  EXPECT_NE(one->tls->current()->authorities, find()->authorities)
+      << "it must not pass for a worker's";
+}
+
+TEST_F(WorkerIdentityTest, TheStoresIdentityOfASiteMayHaveAnyNameOfTheJob) {
+  CertificateRequest request;
+  request.uris = {uri_};
+  use_files(site_.make(request));
+  const auto reader = testing::environment_of(variables_);
+  for (const char* run : {"run", ""}) {
+    const auto found = find_store_identity(run, reader);
+    ASSERT_TRUE(found.ok()) << found.status();
+    EXPECT_TRUE(found->proves_name);
+    EXPECT_EQ(found->tls->current()->name.worker, "a");
+  }
+  const absl::Status refused = find_store_identity("another", reader).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("'another'"));
+}
+
 }  // namespace
 }  // namespace weft

@@ -136,6 +136,21 @@ TEST(LocalSocketTest, SaysWhereNobodyListens) {
       LocalSocket::connect(std::string(200, 'x'), in(seconds(30))).status()));
 }
 
+TEST(LocalSocketTest, AChosenNameBelongsToOneListener) {
+  const std::string name = "weft-test-" + std::to_string(::getpid());
+  auto first = LocalListener::create_named(name, LocalSocket::Kind::kStream);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_TRUE(LocalSocket::connect(name, in(seconds(30)), LocalSocket::Kind::kStream).ok());
+  const absl::Status taken = LocalListener::create_named(name, LocalSocket::Kind::kStream).status();
+  EXPECT_TRUE(absl::IsAlreadyExists(taken)) << taken;
+  for (const std::string& bad : {std::string("other"), std::string("weft-"), std::string("weft-A"),
+                                 std::string("weft-a/b"), "weft-" + std::string(65, 'a')}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(
+        LocalListener::create_named(bad, LocalSocket::Kind::kStream).status()))
+        << bad;
+  }
+}
+
 TEST(LocalSocketTest, HasANameOfItsOwn) {
   EXPECT_NE(LocalListener::create()->name(), LocalListener::create()->name());
 }

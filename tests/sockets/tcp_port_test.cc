@@ -60,6 +60,18 @@ TEST(TcpPortTest, TheIpv6WildcardTakesIpv4AndTellsItsAddressAsSuch) {
   EXPECT_EQ(accepted->address, "127.0.0.1");
 }
 
+TEST(TcpPortTest, ForOthersAHostThatIsNotHereMeansAllInterfaces) {
+  const auto loopback = listen_for_others("127.0.0.2", 0);
+  ASSERT_TRUE(loopback.ok()) << loopback.status();
+  EXPECT_FALSE(connected_to(0x7f000001, loopback->front().port).valid());
+  const auto everywhere = listen_for_others("192.0.2.1", 0);
+  ASSERT_TRUE(everywhere.ok()) << everywhere.status();
+  EXPECT_TRUE(connected_to(0x7f000001, everywhere->front().port).valid());
+  EXPECT_TRUE(
+      absl::IsAlreadyExists(listen_for_others("192.0.2.1", everywhere->front().port).status()));
+  EXPECT_TRUE(absl::IsNotFound(listen_for_others("no-such-host.invalid", 0).status()));
+}
+
 TEST(TcpPortTest, ErrorsNameTheHostAndTheReason) {
   const auto taken = listen_on_addresses_of("127.0.0.1", 0);
   ASSERT_TRUE(taken.ok());

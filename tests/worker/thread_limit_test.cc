@@ -18,9 +18,9 @@
 #include "weft/rpc/function.h"
 #include "weft/rpc/verbs.h"
 #include "weft/rref/rref.h"
+#include "weft/store/rendezvous.h"
 #include "weft/tests/support/worker_world.h"
 #include "weft/tests/worker/nested_calls.h"
-#include "weft/worker/store/rendezvous.h"
 
 namespace thread_limit_test {
 

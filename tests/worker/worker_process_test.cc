@@ -11,9 +11,9 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "weft/store/rendezvous.h"
 #include "weft/tests/sockets/unused_port.h"
 #include "weft/tests/support/launched.h"
-#include "weft/worker/store/rendezvous.h"
 
 namespace weft {
 namespace {
@@ -212,13 +212,14 @@ TEST(WorkerProcessTest, ByHandAGroupThatHasEndedMayBeJoinedAgainAtOnce) {
                                     HasSubstr("worker1 was there 20 times")));
 }
 
-TEST(WorkerProcessTest, AStoreThatTheAgentHostsServesTheRanksAndOutlivesThem) {
+TEST(WorkerProcessTest, AStoreOfTheLauncherServesTheRanksAndOutlivesThem) {
   RendezvousOptions options;
   options.port = unused_port();
   const auto agent = host_rendezvous_store(options);
   ASSERT_TRUE(agent.ok()) << agent.status();
-  // Without this variable rank 0 would try to listen on the agent's port, and fail.
-  const std::string agent_hosts = "TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RUN_ID=first";
+  // Without this variable rank 0 would try to host the store, and fail.
+  const std::string agent_hosts =
+      absl::StrCat("WEFT_STORE=", rendezvous_address(options), " TORCHELASTIC_RUN_ID=first");
   const Outcome outcome = by_hand(2, "ring", agent->port, agent_hosts);
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("worker0 called 2"), HasSubstr("worker1 called 2")));

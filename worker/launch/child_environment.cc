@@ -48,11 +48,12 @@ std::vector<std::string> child_environment(const std::vector<std::string>& inher
       {"ROLE_RANK", absl::StrCat(role.rank)},
       {"ROLE_WORLD_SIZE", absl::StrCat(role.total)},
       {"MASTER_ADDR", options.master_addr},
-      {"MASTER_PORT", absl::StrCat(options.master_port)},
+      {"MASTER_PORT", absl::StrCat(place.master_port)},
+      {"WEFT_STORE", place.store},
+      {"WEFT_STORE_OF", absl::StrCat(options.master_addr, ":", place.master_port)},
       {"TORCHELASTIC_RUN_ID", options.run_id},
       {"TORCHELASTIC_RESTART_COUNT", absl::StrCat(restart_count)},
       {"TORCHELASTIC_MAX_RESTARTS", absl::StrCat(options.max_restarts)},
-      {"TORCHELASTIC_USE_AGENT_STORE", "True"},
       {"TORCHELASTIC_ERROR_FILE", error_file},
       // The group is never restarted as a whole here, so a restarted rank must meet the others
       // again.
@@ -61,6 +62,8 @@ std::vector<std::string> child_environment(const std::vector<std::string>& inher
   for (const auto& [name, value] : settings) variables[name] = value;
   variables.try_emplace("OMP_NUM_THREADS", "1");
   variables.try_emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  variables.erase("TORCHELASTIC_USE_AGENT_STORE");
+  if (options.c10d_store) variables["TORCHELASTIC_USE_AGENT_STORE"] = "True";
   variables.erase("WEFT_TERMINAL_COLUMNS");
   variables.erase("WEFT_LAUNCHER");  // of the launcher that started this one
   if (place.terminal_columns > 0) {

@@ -1,11 +1,12 @@
-// Builds the environment of each started process: the launcher's own, with torchrun's variables
-// set.
+// Builds the environment of each started process: the launcher's own, with torchrun's variables and
+// WEFT_STORE set.
 //
 // Thread safety: plain functions.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <sys/types.h>
 #include <vector>
 
 #include "weft/worker/launch/launch_options.h"
@@ -15,8 +16,11 @@ namespace weft::launch {
 
 // The part that is the same for every process of one launch.
 struct GroupPlace {
-  LaunchOptions options;  // run_id and master_port are set
+  LaunchOptions options;  // run_id is set
   NodePlace nodes;
+  std::string store;            // address of the job's store
+  uint16_t master_port = 0;     // of a store of c10d, which the launcher or rank 0 hosts
+  pid_t c10d_store = 0;         // the launcher's process that hosts it; 0: none
   size_t terminal_columns = 0;  // room for a line of a process; 0: it does not reach a terminal
 };
 

@@ -132,7 +132,7 @@ absl::StatusOr<StartedProcess> start_process(const StartRequest& request) {
   plan.path = request.path.c_str();
   plan.argv = argv.data();
   plan.envp = envp.data();
-  plan.in = in.get();
+  plan.in = request.input >= 0 ? request.input : in.get();
   plan.out = out.write.get();
   plan.err = err.write.get();
   plan.launcher = getpid();

@@ -25,6 +25,7 @@ struct StartRequest {
   std::vector<std::string> arguments;    // argv, including the program's name
   std::vector<std::string> environment;  // NAME=VALUE
   bool capture_output = true;
+  int input = -1;  // a descriptor that becomes its standard input; -1: /dev/null
 };
 
 // The exit code of a shell, and of weft_launch, if a program cannot be started: 127 (NotFound), 126
@@ -35,9 +36,8 @@ int exit_code_of(const absl::Status& not_started);
 // Errors: NotFound, PermissionDenied.
 absl::StatusOr<std::string> find_program(const std::string& program);
 
-// The child's standard input is /dev/null, because the processes of a group cannot share a
-// terminal's input.
-// Errors: those of exec, as NotFound, PermissionDenied or Unavailable.
+// As a rule the child's standard input is /dev/null, because the processes of a group cannot share
+// a terminal's input. Errors: those of exec, as NotFound, PermissionDenied or Unavailable.
 absl::StatusOr<StartedProcess> start_process(const StartRequest& request);
 
 }  // namespace weft::launch

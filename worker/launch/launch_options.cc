@@ -217,6 +217,8 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments,
   given.master_port =
       app.add_option("--master-port", options.master_port,
                      "port of the store (default: a free one; with several nodes 29500)");
+  app.add_flag("--c10d-store", options.c10d_store,
+               "also serve a TCPStore of c10d, for programs that use it without Weft");
   app.add_option("--join-timeout", join_timeout, "seconds to wait for the other nodes")
       ->capture_default_str()
       ->check(CLI::Range(0.0, kMaxSeconds));

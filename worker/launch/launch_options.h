@@ -28,6 +28,7 @@ struct LaunchOptions {
   std::vector<Role> roles;  // their counts add up to `processes`
   std::string master_addr = "127.0.0.1";
   uint16_t master_port = 0;  // 0: a free one; never with several nodes
+  bool c10d_store = false;   // node 0 also serves a TCPStore
   std::chrono::nanoseconds join_timeout = std::chrono::minutes(5);  // of the other nodes
   std::chrono::nanoseconds node_timeout = std::chrono::seconds(10);
   std::string run_id;  // "": a random one

@@ -3,28 +3,35 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <random>
 #include <signal.h>
 #include <string>
+#include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
+#include "weft/sockets/tcp_port.h"
+#include "weft/store/rendezvous.h"
+#include "weft/worker/launch/child_process.h"
 #include "weft/worker/launch/launch_options.h"
 #include "weft/worker/launch/node_group.h"
 #include "weft/worker/launch/supervisor.h"
-#include "weft/worker/store/rendezvous.h"
 
 namespace weft::launch {
 namespace {
 
-constexpr int kCouldNotLaunch = 1;
-// Of one call on the store of another machine. Signals are looked at between two calls.
+constexpr char kC10dStore[] = "weft_c10d_store";
+// Of connecting to the store of another machine, and the most of one call. Signals are looked at
+// between two calls.
 constexpr absl::Duration kStoreTimeout = absl::Seconds(5);
+constexpr int kCallsWithoutHeartbeat = 5;
 // Between two tries to open the store.
 constexpr std::chrono::milliseconds kPause(200);
 // Longer than the others take to look again.
@@ -62,26 +69,40 @@ int code_of_joining(const absl::Status& failed) {
   return absl::IsCancelled(failed) && asked_to_end() ? 128 + waiting_signal() : kCouldNotLaunch;
 }
 
+struct OpenStore {
+  std::unique_ptr<StoreHandle> store;
+  RendezvousOptions place;
+};
+
 // Node 0 hosts the store.
-absl::StatusOr<std::unique_ptr<RendezvousStore>> try_to_open(LaunchOptions& options) {
-  RendezvousOptions rendezvous;
-  rendezvous.host = options.master_addr;
-  rendezvous.port = options.master_port;
+absl::StatusOr<OpenStore> try_to_open(const LaunchOptions& options, SecurityMode security) {
+  OpenStore result;
+  result.place.host = options.master_addr;
+  result.place.port = options.master_port;
+  result.place.security = security;
+  result.place.run_id = options.run_id;
+  // A launcher whose calls take long must still show in time that it lives.
+  result.place.call_timeout =
+      std::min(kStoreTimeout, absl::FromChrono(options.node_timeout) / kCallsWithoutHeartbeat);
   if (options.node == 0) {
-    WEFT_ASSIGN_OR_RETURN(HostedStore hosted, host_rendezvous_store(rendezvous));
-    options.master_port = hosted.port;
-    return std::move(hosted.store);
+    result.place.timeout = absl::ZeroDuration();  // host_or_connect tries again
+    WEFT_ASSIGN_OR_RETURN(HostedStore hosted, host_rendezvous_store(result.place));
+    result.place.port = hosted.port;
+    result.store = std::move(hosted.store);
+    return result;
   }
-  rendezvous.timeout = kStoreTimeout;
-  return connect_rendezvous_store(rendezvous);
+  result.place.timeout = kStoreTimeout;
+  WEFT_ASSIGN_OR_RETURN(result.store, connect_rendezvous_store(result.place));
+  return result;
 }
 
 // The launchers of the other nodes may be there before that of node 0, and all of them before the
 // name service knows node 0.
-absl::StatusOr<std::unique_ptr<RendezvousStore>> open_store(LaunchOptions& options) {
+absl::StatusOr<OpenStore> host_or_connect(const LaunchOptions& options) {
+  WEFT_ASSIGN_OR_RETURN(const SecurityMode security, find_security_mode());
   const auto deadline = std::chrono::steady_clock::now() + options.join_timeout;
   while (true) {
-    auto store = try_to_open(options);
+    absl::StatusOr<OpenStore> store = try_to_open(options, security);
     const bool may_come =
         absl::IsDeadlineExceeded(store.status()) || absl::IsNotFound(store.status());
     const bool too_late = std::chrono::steady_clock::now() >= deadline;
@@ -91,7 +112,7 @@ absl::StatusOr<std::unique_ptr<RendezvousStore>> open_store(LaunchOptions& optio
   }
 }
 
-absl::StatusOr<std::unique_ptr<NodeGroup>> join_nodes(RendezvousStore& store,
+absl::StatusOr<std::unique_ptr<NodeGroup>> join_group(RendezvousStore& store,
                                                       const LaunchOptions& options) {
   const NodeRecord self = {.host = host_name(),
                            .nodes = options.nodes,
@@ -105,17 +126,68 @@ absl::StatusOr<std::unique_ptr<NodeGroup>> join_nodes(RendezvousStore& store,
   return NodeGroup::join(store, self, group, asked_to_end);
 }
 
+// The port of c10d's own store. Over TCP, the job's store has the port before it.
+uint16_t c10d_port(const RendezvousOptions& store) {
+  constexpr uint16_t kLast = 65535;
+  const bool is_taken = absl::EndsWith(rendezvous_address(store), absl::StrCat(":", store.port));
+  if (!is_taken) return store.port;
+  return store.port == kLast ? kLast - 1 : store.port + 1;
+}
+
+// weft_c10d_store, while this object exists. It also dies with the thread that started it.
+class C10dStoreProcess {
+ public:
+  ~C10dStoreProcess() {
+    // If it has ended before, the supervisor has reaped it, and the number may be another
+    // process's.
+    if (pid_ <= 0 || waitpid(pid_, nullptr, WNOHANG) != 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  pid_t pid() const { return pid_; }
+  // Its port is open when this returns.
+  absl::Status start(const std::string& host, uint16_t port);
+
+ private:
+  pid_t pid_ = 0;
+};
+
+absl::Status C10dStoreProcess::start(const std::string& host, uint16_t port) {
+  WEFT_ASSIGN_OR_RETURN(const ListeningPort listening, listen_on(host, port));
+  StartRequest request;
+  std::error_code ignored;  // then it is looked for in the current folder
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  WEFT_ASSIGN_OR_RETURN(request.path, find_program((self.parent_path() / kC10dStore).string()));
+  request.arguments = {kC10dStore, absl::StrCat(port)};
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    request.environment.emplace_back(*variable);
+  }
+  request.capture_output = false;
+  request.input = listening.socket.get();
+  WEFT_ASSIGN_OR_RETURN(const StartedProcess started, start_process(request));
+  pid_ = started.pid;
+  return absl::OkStatus();
+}
+
 int run(LaunchOptions options) {
   // Call it before the store starts its threads.
   auto signals = take_signals();
   if (!signals.ok()) return fail(signals.status(), kCouldNotLaunch);
-  const auto store = open_store(options);
+  const auto store = host_or_connect(options);
   if (!store.ok()) return fail(store.status(), code_of_joining(store.status()));
+
+  // Before the nodes meet, so that a failure ends the others in time.
+  const uint16_t master_port = c10d_port(store->place);
+  C10dStoreProcess c10d_store;
+  if (options.c10d_store && options.node == 0) {
+    const absl::Status started = c10d_store.start(options.master_addr, master_port);
+    if (!started.ok()) return fail(prepend("--c10d-store: ", started), kCouldNotLaunch);
+  }
 
   std::unique_ptr<NodeGroup> nodes;
   NodePlace place = place_of_node({{.nodes = 1, .roles = options.roles}}, 0);
   if (options.nodes > 1) {
-    auto joined = join_nodes(**store, options);
+    auto joined = join_group(*store->store, options);
     if (!joined.ok()) {
       // The others read why, before the store goes.
       if (options.node == 0) std::this_thread::sleep_for(kFarewell);
@@ -128,7 +200,11 @@ int run(LaunchOptions options) {
   // Each node of a group that nobody has named gives it the same name.
   if (options.run_id.empty()) options.run_id = nodes ? "weft" : "weft-" + random_text();
 
-  Supervisor supervisor({.options = std::move(options), .nodes = std::move(place)},
+  Supervisor supervisor({.options = std::move(options),
+                         .nodes = std::move(place),
+                         .store = rendezvous_address(store->place),
+                         .master_port = master_port,
+                         .c10d_store = c10d_store.pid()},
                         *std::move(signals), nodes.get());
   const absl::StatusOr<int> code = supervisor.run();
   if (code.ok()) return *code;

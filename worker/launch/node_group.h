@@ -20,19 +20,10 @@
 #include "weft/base/mutex.h"
 #include "weft/rpc/rendezvous/rendezvous_store.h"
 #include "weft/sockets/file_descriptor.h"
+#include "weft/worker/launch/node_joining.h"
 #include "weft/worker/launch/node_place.h"
 
 namespace weft::launch {
-
-struct NodeGroupOptions {
-  uint32_t node = 0;
-  std::chrono::nanoseconds join_timeout = std::chrono::minutes(5);
-  // A launcher shows in each interval that it lives. It is lost after so many intervals, at least
-  // 2, in which the observer has looked and seen nothing. An observer that was stopped itself, and
-  // so did not look, takes nobody for lost.
-  std::chrono::nanoseconds interval = std::chrono::seconds(1);
-  uint32_t lost_after = 10;
-};
 
 class NodeGroup {
  public:
@@ -40,9 +31,7 @@ class NodeGroup {
   using Interrupted = std::function<bool()>;
 
   // Registers this node and waits for all others. `store` must outlive the result.
-  // Errors: AlreadyExists (another launcher is this node), DeadlineExceeded (names the nodes that
-  // did not come), Cancelled (interrupted), and those of the store. FailedPrecondition: a node has
-  // another --nnodes or run id, or could not join.
+  // Errors: those of join_nodes.
   static absl::StatusOr<std::unique_ptr<NodeGroup>> join(RendezvousStore& store, NodeRecord self,
                                                          const NodeGroupOptions& options,
                                                          const Interrupted& interrupted);
@@ -71,12 +60,6 @@ class NodeGroup {
   int exit_code() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  struct Node {
-    int64_t heartbeats = -1;  // as seen last
-    uint32_t missed = 0;      // intervals without a heartbeat
-    std::optional<int> finished;
-  };
-
   NodeGroup(RendezvousStore& store, std::vector<NodeRecord> records,
             const NodeGroupOptions& options, FileDescriptor changed);
 
@@ -84,6 +67,8 @@ class NodeGroup {
   void run() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status exchange() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status look_at_others(bool interval_over) ABSL_LOCKS_EXCLUDED(mutex_);
+  // As it stands in the store; an error: it cannot be read.
+  void note_failure(const absl::StatusOr<NodeFailure>& read) ABSL_LOCKS_EXCLUDED(mutex_);
   void set_failure(const NodeFailure& failure) ABSL_LOCKS_EXCLUDED(mutex_);
   void lose_store(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   void tell() const;
@@ -101,10 +86,12 @@ class NodeGroup {
   std::optional<NodeFailure> failure_ ABSL_GUARDED_BY(mutex_);      // of the group
   std::optional<int> own_code_ ABSL_GUARDED_BY(mutex_);
   bool told_code_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<Node> nodes_ ABSL_GUARDED_BY(mutex_);
+  // By node: its exit code. Only node 0 knows those of others.
+  std::vector<std::optional<int>> finished_ ABSL_GUARDED_BY(mutex_);
   bool store_lost_ ABSL_GUARDED_BY(mutex_) = false;
 
-  std::thread thread_;  // last: it uses all of the above
+  NodeHeartbeats heartbeats_;  // used only by the thread
+  std::thread thread_;         // last: it uses all of the above
 };
 
 }  // namespace weft::launch

@@ -317,7 +317,8 @@ void Supervisor::reap_children() {
     const auto child = std::find_if(children_.begin(), children_.end(),
                                     [&](const Child& c) { return c.pid == info.si_pid; });
     if (child == children_.end()) {
-      reap(info.si_pid);  // a rank started it and left it behind
+      if (info.si_pid == place_.c10d_store) merger_.say("weft_launch: the store of c10d has ended");
+      reap(info.si_pid);  // or a rank started it and left it behind
     } else {
       reap_rank(static_cast<uint32_t>(child - children_.begin()));
     }
@@ -349,9 +350,14 @@ void Supervisor::reap_rank(uint32_t rank) {
 }
 
 // Kills the processes that left their group, and their descendants. The launcher has adopted them.
+// Other nodes may still need the store of c10d.
 void Supervisor::end_strays() {
-  for (std::vector<pid_t> strays = children_of_this_process(); !strays.empty();
-       strays = children_of_this_process()) {
+  const auto strays_now = [this] {
+    std::vector<pid_t> children = children_of_this_process();
+    std::erase(children, place_.c10d_store);
+    return children;
+  };
+  for (std::vector<pid_t> strays = strays_now(); !strays.empty(); strays = strays_now()) {
     for (const pid_t pid : strays) {
       kill(pid, SIGKILL);
       reap(pid);

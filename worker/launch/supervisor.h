@@ -33,8 +33,8 @@ absl::StatusOr<FileDescriptor> take_signals();
 
 class Supervisor {
  public:
-  // In `place.options`, run_id and master_port must be set. `nodes`: the launchers of the other
-  // machines; null if there are none. It must outlive this object.
+  // `nodes`: the launchers of the other machines; null if there are none. It must outlive this
+  // object.
   Supervisor(GroupPlace place, FileDescriptor signals, NodeGroup* nodes);
   ~Supervisor();
 

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/rpc_error.h"
 #include "weft/base/status.h"
-#include "weft/worker/store/rendezvous.h"
+#include "weft/store/rendezvous.h"
 
 namespace weft::bench {
 

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/log.h"
 #include "weft/base/status.h"
+#include "weft/links/grpc_errors.h"
 #include "weft/links/grpc_settings.h"
 #include "weft/proto/weft.pb.h"
 #include "weft/rpc/rendezvous/worker_info.h"
@@ -53,45 +54,6 @@ bool has_descriptors() {
   if (probe < 0) return false;
   ::close(probe);
   return true;
-}
-
-// Whether the far end's machine answered: nobody listens there, or the stream was open and closed.
-// An error of this end's network, resolver or proxy is no sign of a death. gRPC distinguishes them
-// only in its error text.
-bool was_heard(const absl::Status& status) {
-  if (!absl::IsUnavailable(status)) return true;
-  for (const int error : {ECONNREFUSED, ECONNRESET, EPIPE}) {
-    if (absl::StrContains(status.message(), std::generic_category().message(error))) return true;
-  }
-  return absl::StrContains(status.message(), "Socket closed") ||
-         absl::StrContains(status.message(), "GOAWAY");
-}
-
-// Returns the error of a dial if it has to do with TLS, otherwise OK. gRPC distinguishes the cases
-// only in its error text.
-absl::Status tls_failure(const FarEnd& far_end, const absl::Status& reason) {
-  const absl::Status refused = far_end.refusal();
-  if (absl::IsFailedPrecondition(refused)) return refused;
-  if (!refused.ok()) return absl::UnauthenticatedError(refused.message());
-  if (!absl::IsUnavailable(reason)) return absl::OkStatus();
-  const auto told = [&reason](std::string_view why) {
-    return absl::UnauthenticatedError(absl::StrCat(absl_view(why), ": ", reason.message()));
-  };
-  if (absl::StrContains(reason.message(), "wrong version number")) {
-    return told("the far end does not use TLS (WEFT_SECURITY=none)");
-  }
-  if (absl::StrContains(reason.message(), "Tls handshake failed: SSL_ERROR_SSL")) {
-    return told(
-        "the far end's certificate is refused: its process must have the same secret or "
-        "authorities, and the certificate's times must fit this machine's clock");
-  }
-  if (absl::StrContains(reason.message(), std::generic_category().message(ECONNREFUSED)) ||
-      absl::StrContains(reason.message(), "GOAWAY") || !was_heard(reason)) {
-    return absl::OkStatus();
-  }
-  return told(
-      "the far end ended the connection before its hello: perhaps it does not accept this worker's "
-      "certificate (then its log says so), or it does not use TLS (WEFT_SECURITY=none)");
 }
 
 // PermissionDenied: the certificate's role is not the one in the hello.

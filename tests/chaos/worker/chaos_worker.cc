@@ -87,7 +87,8 @@ WorkerOptions worker_options(const Arguments& arguments, const Tracker& tracker)
   options.place.master_addr = store.substr(0, colon);
   options.place.master_port = static_cast<uint16_t>(std::stoul(store.substr(colon + 1)));
   options.place.run_id = arguments.text("run");
-  options.place.agent_hosts_store = true;
+  options.place.rank = 1;  // not the one that hosts the store
+  options.place.world_size = 2;
   // A later process of this name replaces an earlier one whose death no member has noticed yet.
   options.place.restart_count = static_cast<uint32_t>(arguments.number("spawn"));
   options.on_member_change = [&tracker](const WorkerInfo& worker, MemberChange change,

@@ -80,7 +80,7 @@ TEST(RlAgentObservers, AKilledObserverIsMissedAndALateOneTakesPart) {
         if (late != nullptr || !absl::StrContains(line, "update 2,")) return;
         killed = victim > 0 && kill(victim, SIGKILL) == 0;
         late = popen(absl::StrCat("RANK=7 WORLD_SIZE=8 MASTER_ADDR=127.0.0.1 MASTER_PORT=", port,
-                                  " TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RUN_ID=late "
+                                  " TORCHELASTIC_RUN_ID=late "
                                   "OMP_NUM_THREADS=1 ",
                                   kJob.program(), " 2>&1")
                          .c_str(),

@@ -240,7 +240,7 @@ TEST_F(LocalGrpcTest, ADiallerRefusesAnotherUsersListener) {
 TEST_F(LocalGrpcTest, OnlyNamesOfListenersAreDialled) {
   auto a = started(1);
   for (const char* address :
-       {"unix:", "unix:/run/x.sock", "unix:another-daemon", "unix:weft-xyz"}) {
+       {"unix:", "unix:/run/x.sock", "unix:another-daemon", "unix:weft-X/y"}) {
     EXPECT_EQ(connect(*a, address, {"group", "w2", {2, 1}}).status().code(),
               absl::StatusCode::kInvalidArgument)
         << address;

@@ -15,7 +15,8 @@ GroupPlace place() {
   GroupPlace result;
   result.options.processes = 5;
   result.options.roles = {{"ps", 2}, {"trainer", 3}};
-  result.options.master_port = 4321;
+  result.store = "unix:weft-store-1";
+  result.master_port = 4321;
   result.options.run_id = "job";
   result.options.max_restarts = 3;
   result.nodes = place_of_node({{.roles = result.options.roles}}, 0);
@@ -52,13 +53,24 @@ TEST(ChildEnvironment, HasTorchrunsVariables) {
       {"TORCHELASTIC_RUN_ID", "job"},
       {"TORCHELASTIC_RESTART_COUNT", "2"},
       {"TORCHELASTIC_MAX_RESTARTS", "3"},
-      {"TORCHELASTIC_USE_AGENT_STORE", "True"},
       {"TORCHELASTIC_ERROR_FILE", "/tmp/error.json"},
       {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"},
       {"OMP_NUM_THREADS", "1"},
       {"WEFT_GROUP_EPOCH", "0"},
+      {"WEFT_STORE", "unix:weft-store-1"},
+      {"WEFT_STORE_OF", "127.0.0.1:4321"},
   };
   EXPECT_EQ(variables, expected);
+}
+
+TEST(ChildEnvironment, SaysWhetherTheLauncherServesAStoreOfC10d) {
+  GroupPlace group = place();
+  const std::vector<std::string> outer = {"TORCHELASTIC_USE_AGENT_STORE=True", "WEFT_STORE=x:1"};
+  auto variables = environment(outer, group, 0, 0);
+  EXPECT_EQ(variables.count("TORCHELASTIC_USE_AGENT_STORE"), 0u);
+  EXPECT_EQ(variables["WEFT_STORE"], "unix:weft-store-1");
+  group.options.c10d_store = true;
+  EXPECT_EQ(environment(outer, group, 0, 0)["TORCHELASTIC_USE_AGENT_STORE"], "True");
 }
 
 TEST(ChildEnvironment, KeepsWhatItInheritsButNotAnOlderPlace) {
@@ -90,7 +102,8 @@ TEST(ChildEnvironment, IsWhatAWorkerReads) {
   EXPECT_EQ(read->master_port, 4321);
   EXPECT_EQ(read->restart_count, 2u);
   EXPECT_EQ(read->group_epoch, 0u) << "a restarted rank must meet the ranks that were not";
-  EXPECT_TRUE(read->agent_hosts_store);
+  EXPECT_EQ(read->store, "unix:weft-store-1");
+  EXPECT_FALSE(read->hosts_store());
 }
 
 TEST(ErrorFile, GivesTheMessageOfBothForms) {

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/launcher/launch_environment.h"
 #include "weft/rpc/rendezvous/static_join.h"
-#include "weft/worker/store/rendezvous.h"
+#include "weft/store/job/job_store.h"
 
 namespace {
 
@@ -22,7 +22,9 @@ int fail(const absl::Status& status) {
 int main(int argc, char** argv) {
   const auto environment = weft::read_launch_environment();
   if (!environment.ok()) return fail(environment.status());
-  auto store = weft::open_rendezvous_store(*environment);
+  const auto security = weft::find_security_mode();
+  if (!security.ok()) return fail(security.status());
+  const auto store = weft::open_job_store(*environment, *security);
   if (!store.ok()) return fail(store.status());
   weft::JoinRequest request;
   request.group = environment->run_id;

@@ -232,6 +232,15 @@ TEST(NodeGroupJoin, MissingNodesAreNamed) {
   EXPECT_THAT(std::string(later.message()), HasSubstr("did not come in time"));
 }
 
+TEST(NodeGroupJoin, ANodeThatDiesWhileItWaitsForOthersIsMissed) {
+  MemoryStore store;
+  ASSERT_TRUE(store.set("weft/launch/node/1", to_text(record(1, 3))).ok());
+  const absl::Status status = join_one(store, record(0, 3), 0, std::chrono::minutes(5)).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("node 1 (host1) came and is lost"), HasSubstr("Missing: 2")));
+}
+
 TEST(NodeGroupJoin, ASecondLauncherOfANodeIsRefusedAndTheFirstGoesOn) {
   MemoryStore store;
   auto first = std::async(std::launch::async, [&] {

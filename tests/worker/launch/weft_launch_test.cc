@@ -20,6 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "weft/sockets/local_socket.h"
 #include "weft/sockets/tcp_port.h"
 #include "weft/tests/support/spawning_test.h"
 
@@ -116,6 +117,32 @@ TEST_F(Launch, AGroupJoinsOverItsStore) {
   EXPECT_THAT(lines(), UnorderedElementsAre("[0] w0.1 joined 3 members, last worker2",
                                             "[1] w1.1 joined 3 members, last worker2",
                                             "[2] w2.1 joined 3 members, last worker2"));
+}
+
+TEST_F(Launch, AGroupJoinsOverTlsAndOverPlainTcp) {
+  for (const char* mode : {"mtls", "none"}) {
+    start_command({"/usr/bin/env", absl::StrCat("WEFT_SECURITY=", mode), tool("worker/weft_launch"),
+                   "-n", "2", "--", tool("tests/worker/join_test_program")});
+    EXPECT_EQ(finish(), 0) << errors_;
+    EXPECT_THAT(lines(), UnorderedElementsAre("[0] w0.1 joined 2 members, last worker1",
+                                              "[1] w1.1 joined 2 members, last worker1"));
+    output_.clear();
+  }
+}
+
+TEST_F(Launch, ProgramsThatUseC10dAloneFindAStore) {
+  start_command(
+      {tool("worker/weft_launch"), "-n", "2", "--", tool("tests/worker/c10d_test_program")});
+  EXPECT_EQ(finish(), 0) << errors_;
+  EXPECT_THAT(lines(), UnorderedElementsAre("[0] all 2 came", "[1] all 2 came"));
+  for (const char* mode : {"auto", "none"}) {
+    output_.clear();
+    start_command({"/usr/bin/env", absl::StrCat("WEFT_SECURITY=", mode), tool("worker/weft_launch"),
+                   "--c10d-store", "-n", "2", "--", tool("tests/worker/c10d_test_program")});
+    EXPECT_EQ(finish(), 0) << errors_;
+    EXPECT_THAT(lines(), UnorderedElementsAre("[0] all 2 came to the launcher's store",
+                                              "[1] all 2 came to the launcher's store"));
+  }
 }
 
 TEST_F(Launch, ARestartedRankJoinsAgainAsANewIncarnation) {
@@ -252,12 +279,15 @@ TEST_F(Launch, AnErrorFilesMessageIsReported) {
 }
 
 TEST_F(Launch, APortInUseIsNamedAndNothingStarts) {
-  auto taken = listen_on("127.0.0.1", 0);
-  ASSERT_TRUE(taken.ok());
-  EXPECT_EQ(run({"--master-port", absl::StrCat(taken->port)}, {"print", "started"}), 1);
+  const auto port = listen_on("127.0.0.1", 0);
+  ASSERT_TRUE(port.ok()) << port.status();
+  const auto taken = LocalListener::create_named(absl::StrCat("weft-store-", port->port),
+                                                 LocalSocket::Kind::kStream);
+  ASSERT_TRUE(taken.ok()) << taken.status();
+  EXPECT_EQ(run({"--master-port", absl::StrCat(port->port)}, {"print", "started"}), 1);
   EXPECT_EQ(output_, "");
-  EXPECT_EQ(errors_,
-            absl::StrCat("weft_launch: 127.0.0.1:", taken->port, ": the port is in use\n"));
+  EXPECT_EQ(errors_, absl::StrCat("weft_launch: rendezvous store at 127.0.0.1:", port->port,
+                                  ": another job of this host has the port\n"));
 }
 
 TEST_F(Launch, AProgramThatIsNotThereIsNamed) {
