@@ -54,4 +54,8 @@ absl::Status tls_failure(const FarEnd& far_end, const absl::Status& reason) {
       "certificate (then its log says so), or it does not use TLS (WEFT_SECURITY=none)");
 }
 
+bool is_sure_tls_failure(const FarEnd& far_end, const absl::Status& reason) {
+  return !far_end.refusal().ok() || absl::StrContains(reason.message(), "SSL_ERROR_SSL");
+}
+
 }  // namespace weft

@@ -18,5 +18,8 @@ bool was_refused(const absl::Status& status);
 // worker of the job answers. Unauthenticated: one end does not accept the certificate of the other,
 // or the far end does not use TLS.
 absl::Status tls_failure(const FarEnd& far_end, const absl::Status& reason);
+// Whether such an error would come again: a certificate or the handshake was refused. Otherwise the
+// far end has only closed the connection, perhaps for another reason.
+bool is_sure_tls_failure(const FarEnd& far_end, const absl::Status& reason);
 
 }  // namespace weft

@@ -26,9 +26,9 @@ namespace weft {
 
 struct RendezvousOptions {
   std::string host = "127.0.0.1";
-  uint16_t port = 29500;                       // hosting: 0 takes a free one
-  absl::Duration timeout = absl::Seconds(60);  // of connecting, or until the host is known
-  absl::Duration call_timeout = absl::Seconds(30);
+  uint16_t port = 29500;                            // hosting: 0 takes a free one
+  absl::Duration timeout = absl::Seconds(60);       // of connecting, or until the host is known
+  absl::Duration call_timeout = absl::Seconds(30);  // of each later call
   SecurityMode security = SecurityMode::kAuto;
   std::string run_id = "";  // compared with a certificate of a site; "": not known yet
 };

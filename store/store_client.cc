@@ -199,11 +199,11 @@ absl::StatusOr<wire::StoreReply> StoreClient::call_once(const wire::StoreCall& c
   }
   drop(connection);
   if (security_->tls != nullptr) {
-    const absl::Status refused = connection->far_end->refusal();
     const absl::Status failed = tls_failure(*connection->far_end, status);
-    // A connection that the far end has closed may have another reason, so it is dialled again.
-    const bool is_sure = !refused.ok() || absl::StrContains(status.message(), "SSL_ERROR_SSL");
-    if (!failed.ok()) return is_sure ? failed : absl::UnavailableError(failed.message());
+    if (failed.ok() || is_sure_tls_failure(*connection->far_end, status)) {
+      return failed.ok() ? status : failed;
+    }
+    return absl::UnavailableError(failed.message());  // so it is dialled again
   }
   return status;
 }

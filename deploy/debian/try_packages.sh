@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tries the packages of build/package in a bare Debian 12 root: installs them with apt, builds the
 # first program of README.md against them and runs it under weft_launch, removes them, and checks
-# that nothing is left. LibTorch is lent to the root from .deps/site/torch. Needs root.
+# that nothing is left. LibTorch is lent to the root from .deps/site. Needs root.
 #
 #   deploy/debian/try_packages.sh [FOLDER]
 #
@@ -15,7 +15,7 @@ cd "$(dirname "$0")/../.."
 if ! command -v debootstrap > /dev/null; then apt-get install -y --no-install-recommends debootstrap; fi
 root=${1:-$(mktemp -d)}
 end() {
-  for mount in proc dev work/torch; do umount -l "$root/$mount" 2> /dev/null || true; done
+  for mount in proc dev work/site; do umount -l "$root/$mount" 2> /dev/null || true; done
   if [[ -z ${1:-} ]]; then rm -rf --one-file-system "$root"; fi
 }
 trap 'end "${1:-}"' EXIT
@@ -30,8 +30,8 @@ for file in /etc/apt/sources.list /etc/apt/sources.list.d /etc/apt/apt.conf.d /e
   fi
 done
 cp /etc/resolv.conf /etc/hosts "$root/etc/"
-mkdir -p "$root/work/torch"
-mount --bind .deps/site/torch "$root/work/torch"
+mkdir -p "$root/work/site"
+mount --bind .deps/site "$root/work/site"  # other libraries of the wheels lie beside LibTorch
 mount --bind /dev "$root/dev"
 mount -t proc proc "$root/proc"
 cp build/package/*.deb "$root/work/"
@@ -53,7 +53,7 @@ cd /work
 apt-get install -q -y --no-install-recommends ./weft-tools_*.deb
 weft_launch --help > /dev/null && weft_cert --help > /dev/null && weft_pipeline --help > /dev/null
 apt-get install -q -y --no-install-recommends ./libweft-dev_*.deb ./weft-doc_*.deb
-cmake -G Ninja -B build -DCMAKE_BUILD_TYPE=Release -DWEFT_TORCH_DIR=/work/torch
+cmake -G Ninja -B build -DCMAKE_BUILD_TYPE=Release -DWEFT_TORCH_DIR=/work/site/torch
 cmake --build build
 weft_launch -n 2 -- build/program
 apt-get purge -q -y weft-tools libweft-dev weft-doc

@@ -65,13 +65,17 @@ TEST(JobStore, TheLaunchersStoreIsUsedByAll) {
               HasSubstr("'nonsense' is no address"));
 }
 
-// As torchrun does.
-TEST(JobStore, ATcpStoreOfTheLauncherTellsWhereRankZeroHosts) {
+// As torchrun serves it.
+c10::intrusive_ptr<c10d::TCPStore> tcp_store_of_a_launcher() {
   c10d::TCPStoreOptions options;
   options.port = 0;
   options.isServer = true;
   options.waitWorkers = false;
-  const auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+}
+
+TEST(JobStore, ATcpStoreOfTheLauncherTellsWhereRankZeroHosts) {
+  const auto agent = tcp_store_of_a_launcher();
   LaunchEnvironment zero = environment_of(0, agent->getPort());
   LaunchEnvironment one = environment_of(1, agent->getPort());
   zero.agent_hosts_store = one.agent_hosts_store = true;
@@ -86,11 +90,7 @@ TEST(JobStore, ATcpStoreOfTheLauncherTellsWhereRankZeroHosts) {
 }
 
 TEST(JobStore, WithoutRankZeroTheErrorSaysSo) {
-  c10d::TCPStoreOptions options;
-  options.port = 0;
-  options.isServer = true;
-  options.waitWorkers = false;
-  const auto agent = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  const auto agent = tcp_store_of_a_launcher();
   LaunchEnvironment one = environment_of(1, agent->getPort());
   one.agent_hosts_store = true;
   const absl::Status status =

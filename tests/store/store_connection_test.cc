@@ -32,7 +32,7 @@ RendezvousOptions options_of(SecurityMode security, uint16_t port,
                              absl::Duration timeout = absl::Seconds(20)) {
   RendezvousOptions options;
   options.port = port;
-  options.timeout = timeout;
+  options.timeout = options.call_timeout = timeout;
   options.security = security;
   return options;
 }
