@@ -88,7 +88,7 @@ void fill(Message& message, const FieldDescriptor* field, int depth) {
       return list ? to.AddString(&message, field, absl::StrCat("text", n))
                   : to.SetString(&message, field, absl::StrCat("text", n));
     case FieldDescriptor::CPPTYPE_MESSAGE:
-      // No message of Weft contains itself.
+      if (depth == 3) return;  // some messages contain themselves
       return fill_all(list ? *to.AddMessage(&message, field) : *to.MutableMessage(&message, field),
                       depth + 1);
     default:
