@@ -15,7 +15,7 @@
 
 namespace weft {
 
-// The version of the protocol.
+// The newest version of the protocol. Later versions only add to it.
 inline constexpr uint32_t kStoreVersion = 1;
 // The most bytes of a call or a reply.
 inline constexpr int kMostStoreMessage = 2 << 20;

@@ -83,10 +83,11 @@ StoreCore::Answers StoreCore::ended(Ticket ticket) {
 }
 
 absl::Status StoreCore::check(const wire::StoreCall& call) const {
-  if (call.version() != kStoreVersion) {
-    return absl::InvalidArgumentError(absl::StrCat("the store speaks version ", kStoreVersion,
-                                                   " of its protocol, and the caller ",
-                                                   call.version()));
+  if (call.version() == 0 || call.version() > kStoreVersion) {
+    return absl::InvalidArgumentError(absl::StrCat("the call needs version ", call.version(),
+                                                   " of the store's protocol, and "
+                                                   "this store speaks versions 1 to ",
+                                                   kStoreVersion));
   }
   if (call.instance() != 0 && call.instance() != instance_) {
     return absl::FailedPreconditionError(

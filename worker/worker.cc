@@ -266,6 +266,7 @@ void Worker::Stack::make_agent(WorkerId self, const std::vector<WorkerInfo>& mem
   if (options_.security != SecurityMode::kAuto) agent.security = to_string(options_.security);
   agent.self = {self, options_.effective_name(), transport_->address()};
   agent.role = options_.effective_role();
+  agent.protocols.newest = options_.newest_protocol;
   agent.credit = {options_.call_credits, options_.byte_credits, options_.max_queued_calls,
                   options_.max_queued_bytes};
   agent.dial_all = is_joiner();

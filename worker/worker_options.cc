@@ -3,6 +3,7 @@
 #include <optional>
 #include <unistd.h>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "weft/base/environment.h"
 #include "weft/base/rpc_error.h"
@@ -17,6 +18,7 @@ namespace {
 constexpr char kSameHost[] = "WEFT_SAME_HOST";
 constexpr char kListenHost[] = "WEFT_LISTEN_HOST";
 constexpr char kPolicyFile[] = "WEFT_POLICY_FILE";
+constexpr char kNewestProtocol[] = "WEFT_NEWEST_PROTOCOL";
 
 }  // namespace
 
@@ -41,6 +43,11 @@ WorkerOptions WorkerOptions::from_env() {
         absl::StrCat("environment variable ", kPolicyFile, " is set and empty")));
   }
   options.policy_file = policy.value_or("");
+  if (const auto newest = read_process_environment(kNewestProtocol);
+      newest.has_value() && !absl::SimpleAtoi(*newest, &options.newest_protocol)) {
+    throw RpcError(absl::InvalidArgumentError(
+        absl::StrCat("environment variable ", kNewestProtocol, "='", *newest, "' is no number")));
+  }
   return options;
 }
 
@@ -84,6 +91,11 @@ absl::Status WorkerOptions::validate() const {
     return absl::InvalidArgumentError(absl::StrCat("call_credits = ", call_credits,
                                                    ", byte_credits = ", byte_credits,
                                                    ": both must be above 0"));
+  }
+  if (newest_protocol < kProtocols.oldest || newest_protocol > kProtocols.newest) {
+    return absl::InvalidArgumentError(absl::StrCat("newest_protocol = ", newest_protocol,
+                                                   " (WEFT_NEWEST_PROTOCOL) is not within ",
+                                                   kProtocols.oldest, " and ", kProtocols.newest));
   }
   if (spin < Nanoseconds::zero() || spin > std::chrono::seconds(1)) {
     return absl::InvalidArgumentError(

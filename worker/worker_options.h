@@ -68,6 +68,10 @@ struct WorkerOptions {
   using Security = SecurityMode;
   Security security = Security::kAuto;
 
+  // The newest version of the wire protocol that this worker speaks (docs/upgrading.md). An earlier
+  // one serves to try a group of mixed versions. from_env() reads WEFT_NEWEST_PROTOCOL.
+  uint32_t newest_protocol = kProtocols.newest;
+
   // A dynamic group has no size. Workers join it at any time under their `name`, and shutdown
   // concerns one worker alone. World size has no meaning there, and the rank may be any number. But
   // rank 0 hosts the store unless the launcher does (place.agent_hosts_store).

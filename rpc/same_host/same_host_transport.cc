@@ -277,6 +277,7 @@ absl::StatusOr<WakeSlot> SameHostTransport::check_welcome(Dial& dial,
     return answer_of_peer(absl::FailedPreconditionError(
         absl::StrCat("worker '", welcome.hello.name(), "' answers there")));
   }
+  WEFT_RETURN_IF_ERROR(rpc_internal::common_protocol(welcome.hello, self().protocols).status());
   if (welcome.nonce != dial.nonce + 1 || message.descriptors.size() != 1) {
     return absl::FailedPreconditionError("the far end does not see the same memory");
   }
@@ -415,6 +416,8 @@ absl::StatusOr<SameHostTransport::ConnectionOfHost> SameHostTransport::open(Arri
   }
   const PeerIdentity self = this->self();
   const PeerIdentity peer = rpc_internal::identity_of(introduction->hello);
+  WEFT_ASSIGN_OR_RETURN(const uint32_t protocol,
+                        rpc_internal::common_protocol(introduction->hello, self.protocols));
   if (WorkerId::from_bits(introduction->hello.expected()) != self.id) {
     return absl::FailedPreconditionError(
         absl::StrCat("worker '", self.name, "' (", self.id.to_string(), ") answers there"));
@@ -444,7 +447,7 @@ absl::StatusOr<SameHostTransport::ConnectionOfHost> SameHostTransport::open(Arri
   Introduction welcome;
   welcome.slot = slot->slot;
   welcome.nonce = memory->nonce().load(std::memory_order_relaxed) + 1;
-  welcome.hello = rpc_internal::hello_of(self);
+  welcome.hello = rpc_internal::answer_of(self, protocol);
   const int descriptors[] = {page_->descriptor()};
   if (!arrival.socket.send(encode_introduction(welcome), descriptors, kNow).ok()) {
     free_slot(slot->slot);

@@ -41,8 +41,8 @@ void Agent::set_membership(MembershipHooks hooks) {
 }
 
 PeerIdentity Agent::identity() const {
-  return {options_.group,        options_.self.name, options_.self.id,
-          options_.self.address, options_.security,  options_.role};
+  return {options_.group,    options_.self.name, options_.self.id,  options_.self.address,
+          options_.security, options_.role,      options_.protocols};
 }
 
 absl::Status Agent::start(std::vector<WorkerInfo> members) {

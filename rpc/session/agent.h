@@ -32,6 +32,7 @@ struct AgentOptions {
   std::string security = {};  // the mode (docs/security.md), "" for auto; the same on all workers
   WorkerInfo self;
   std::string role = {};  // of this worker; peers decide by it what this worker may call
+  ProtocolRange protocols = kProtocols;
   CreditWindow credit;
   TransportLimits limits;  // of the members' transports
   Nanoseconds connect_timeout = std::chrono::seconds(10);

@@ -1,11 +1,25 @@
 #include "weft/rpc/transport/hello.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "weft/base/log.h"
 #include "weft/base/status.h"
 #include "weft/rpc/rendezvous/worker_info.h"
 
 namespace weft::rpc_internal {
+namespace {
+
+ProtocolRange protocols_of(const wire::Hello& hello) {
+  return {hello.protocol(), std::max(hello.protocol(), hello.newest_protocol())};
+}
+
+std::string to_text(ProtocolRange range) {
+  if (range.oldest == range.newest) return absl::StrCat("version ", range.newest);
+  return absl::StrCat("versions ", range.oldest, " to ", range.newest);
+}
+
+}  // namespace
 
 absl::StatusOr<wire::Hello> parse_hello(std::string_view text) {
   wire::Hello hello;
@@ -17,10 +31,7 @@ absl::StatusOr<wire::Hello> parse_hello(std::string_view text) {
   if (!hello.ParseFromArray(text.data(), static_cast<int>(text.size()))) {
     return absl::InvalidArgumentError("a hello cannot be parsed");
   }
-  if (hello.protocol() != kProtocolVersion) {
-    return absl::PermissionDeniedError(absl::StrCat("protocol version ", hello.protocol(),
-                                                    ", this program speaks ", kProtocolVersion));
-  }
+  WEFT_RETURN_IF_ERROR(common_protocol(hello, kProtocols).status());
   const absl::Status named = check_worker_name(hello.name());
   if (!named.ok()) return prepend("a hello: ", named);
   for (const std::string* field :
@@ -37,9 +48,24 @@ absl::StatusOr<wire::Hello> parse_hello(std::string_view text) {
   return hello;
 }
 
+absl::StatusOr<uint32_t> common_protocol(const wire::Hello& hello, ProtocolRange here) {
+  const ProtocolRange there = protocols_of(hello);
+  const uint32_t newest = std::min(here.newest, there.newest);
+  if (newest >= std::max(here.oldest, there.oldest)) return newest;
+  return absl::PermissionDeniedError(absl::StrCat("the far end speaks ", to_text(there),
+                                                  " of the protocol, this worker ", to_text(here)));
+}
+
 wire::Hello hello_of(const PeerIdentity& self) {
+  wire::Hello hello = answer_of(self, self.protocols.oldest);
+  // Version 6 has no such field.
+  if (self.protocols.newest > 6) hello.set_newest_protocol(self.protocols.newest);
+  return hello;
+}
+
+wire::Hello answer_of(const PeerIdentity& self, uint32_t protocol) {
   wire::Hello hello;
-  hello.set_protocol(kProtocolVersion);
+  hello.set_protocol(protocol);
   hello.set_group(self.group);
   hello.set_name(self.name);
   hello.set_worker(self.id.bits());
@@ -50,8 +76,9 @@ wire::Hello hello_of(const PeerIdentity& self) {
 }
 
 PeerIdentity identity_of(const wire::Hello& hello) {
-  return {hello.group(),   hello.name(),     WorkerId::from_bits(hello.worker()),
-          hello.address(), hello.security(), hello.role()};
+  return {hello.group(),      hello.name(),     WorkerId::from_bits(hello.worker()),
+          hello.address(),    hello.security(), hello.role(),
+          protocols_of(hello)};
 }
 
 }  // namespace weft::rpc_internal

@@ -1,8 +1,8 @@
-// Parses the hello with which a worker introduces itself to the far end of a connection.
+// Makes and parses the hellos with which two workers introduce themselves to each other.
 //
 // Thread safety: pure functions.
 // Errors: InvalidArgument (none, too large, cannot be parsed, or its name, group, address or
-// role must not be printed), PermissionDenied (another protocol version).
+// role must not be printed), PermissionDenied (no common protocol version).
 // Protocol: proto/weft.proto, message Hello.
 #pragma once
 
@@ -16,13 +16,17 @@
 
 namespace weft::rpc_internal {
 
-inline constexpr uint32_t kProtocolVersion = 6;
 // A longer hello is refused. Address, group, name and role have at most 5.3 KiB.
 inline constexpr size_t kMostHello = size_t{8} << 10;
 
 // The text goes into errors and logs, so it is checked before any use.
 absl::StatusOr<wire::Hello> parse_hello(std::string_view text);
+// The newest version that this end and the sender of the hello speak. PermissionDenied: none.
+absl::StatusOr<uint32_t> common_protocol(const wire::Hello& hello, ProtocolRange here);
+// With this a worker dials.
 wire::Hello hello_of(const PeerIdentity& self);
+// With this it answers a hello. `protocol`: what common_protocol has found.
+wire::Hello answer_of(const PeerIdentity& self, uint32_t protocol);
 PeerIdentity identity_of(const wire::Hello& hello);
 
 }  // namespace weft::rpc_internal

@@ -31,6 +31,14 @@ namespace async_internal {
 class FutureCore;
 }
 
+// Versions of the wire protocol (proto/weft.proto, docs/upgrading.md).
+struct ProtocolRange {
+  uint32_t oldest = 0;
+  uint32_t newest = 0;
+};
+// Those that this program speaks.
+inline constexpr ProtocolRange kProtocols = {6, 7};
+
 // The identity that the far end claims. Only GrpcTransport with TLS proves it, and of it only the
 // name and the role. The agent checks it against the group's members and against the source of
 // every frame.
@@ -41,6 +49,7 @@ struct PeerIdentity {
   std::string address = {};   // where it can be dialled; `connect` ignores it
   std::string security = {};  // its mode (docs/security.md), "" for auto; `connect` ignores it
   std::string role = {};      // what it may call depends on it; `connect` ignores it
+  ProtocolRange protocols = kProtocols;  // that it speaks; `connect` ignores it
 };
 
 // Counts, since a stream began, the bytes (Frame::cost) that `send` has put on it.

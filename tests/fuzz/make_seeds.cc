@@ -105,7 +105,8 @@ std::string message(const std::string& text, uint8_t cut_at) {
 
 std::string hello(bool refused) {
   wire::Hello hello;
-  hello.set_protocol(rpc_internal::kProtocolVersion);
+  hello.set_protocol(kProtocols.oldest);
+  hello.set_newest_protocol(kProtocols.newest);
   hello.set_group("job");
   hello.set_name("worker0");
   hello.set_worker(kA.bits());

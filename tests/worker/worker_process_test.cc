@@ -82,6 +82,10 @@ TEST(WorkerProcessTest, ABadVariableIsNamed) {
   const Outcome outcome = launch(1, "ring", "", "WEFT_SAME_HOST=never");
   EXPECT_NE(outcome.code, 0);
   EXPECT_THAT(outcome.output, HasSubstr("WEFT_SAME_HOST='never' is not auto or off"));
+  EXPECT_THAT(launch(1, "ring", "", "WEFT_NEWEST_PROTOCOL=seven").output,
+              HasSubstr("WEFT_NEWEST_PROTOCOL='seven' is no number"));
+  EXPECT_THAT(launch(1, "ring", "", "WEFT_NEWEST_PROTOCOL=5").output,
+              HasSubstr("WEFT_NEWEST_PROTOCOL) is not within"));
 }
 
 TEST(WorkerProcessTest, WhereTheSystemGivesNoMoreThreadsCallsAreRefusedAndNobodyAborts) {

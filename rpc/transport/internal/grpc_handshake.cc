@@ -169,7 +169,10 @@ class AcceptHandler final : public StreamHandler,
     GrpcConnectionPtr connection;
     bool first = false;  // whether the stream opens a connection
     const PeerIdentity peer = identity_of(hello);
-    if (WorkerId::from_bits(hello.expected()) != self.id) {
+    const absl::StatusOr<uint32_t> protocol = common_protocol(hello, self.protocols);
+    if (!protocol.ok()) {
+      refused = protocol.status();
+    } else if (WorkerId::from_bits(hello.expected()) != self.id) {
       refused = absl::FailedPreconditionError(
           absl::StrCat("worker '", self.name, "' (", self.id.to_string(), ") answers there"));
     } else if (hello.stream() == 0) {
@@ -198,7 +201,7 @@ class AcceptHandler final : public StreamHandler,
       MutexLock lock(mutex_);
       opened_ = {connection, kind};
     }
-    stream->send_hello(hello_of(self).SerializeAsString());
+    stream->send_hello(answer_of(self, *protocol).SerializeAsString());
     connection->set_stream(kind, stream);
     if (first) {
       shared_->with_sink([&](TransportSink& sink) { sink.on_open(connection); });
@@ -259,6 +262,12 @@ absl::Status DialHandler::on_hello(GrpcStream& stream, std::string text) {
     return absl::FailedPreconditionError(
         absl::StrCat("worker '", hello->name(), "' answers there"));
   }
+  ProtocolRange protocols;
+  {
+    MutexLock lock(shared_->mutex);
+    protocols = shared_->self.protocols;
+  }
+  WEFT_RETURN_IF_ERROR(common_protocol(*hello, protocols).status());
   if (shared_->tls != nullptr) {
     const std::optional<std::string> role = far_end_->role();
     if (!role.has_value()) return absl::PermissionDeniedError("the far end shows no certificate");

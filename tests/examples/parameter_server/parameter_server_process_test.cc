@@ -195,6 +195,23 @@ TEST_F(ParameterServerJob, LearnsFromATenthOfThePicturesAndIsTestedOnAllWithNoth
   EXPECT_NEAR(accuracy(), testing::accuracy_of(*saved, real->test), 5e-4);
 }
 
+TEST_F(ParameterServerJob, WorkersOfTheProtocolBeforeJoinTrainAndLeave) {
+  const std::string program =
+      absl::StrCat(WEFT_BUILD_DIR, "/examples/parameter_server/parameter_server");
+  const std::string earlier = absl::StrCat(kProtocols.newest - 1);
+  // The server and one trainer, then the other trainer.
+  for (const char* parity : {"0", "1"}) {
+    SCOPED_TRACE(parity);
+    launch(2, "end",
+           {"sh", "-c",
+            absl::StrCat("[ $((RANK % 2)) = ", parity,
+                         " ] && export WEFT_NEWEST_PROTOCOL=", earlier, "; exec \"$0\" \"$@\""),
+            program, "--limit", "2000", "--epochs", "2"});
+    ASSERT_EQ(finish(), 0) << errors_;
+    EXPECT_GT(accuracy(), 0.4);
+  }
+}
+
 TEST_F(ParameterServerJob, ResumesAfterTheLastFinishedEpoch) {
   const std::string folder = folder_ / "saved";
   ASSERT_EQ(run(2, {"--limit", "1000", "--epochs", "1", "--checkpoint", folder}), 0) << errors_;

@@ -67,9 +67,9 @@ TEST(HandshakeTest, EachFieldIsChecked) {
   EXPECT_TRUE(decode_introduction(with(12, uint32_t{0})).ok());  // a WELCOME
   expect_introduction_refused(message.substr(0, 24) + "\xff\xff", kInvalid, "cannot be parsed");
   Introduction other = introduction();
-  other.hello.set_protocol(kProtocolVersion + 1);
+  other.hello.set_protocol(kProtocols.newest + 1);
   expect_introduction_refused(encode_introduction(other), absl::StatusCode::kPermissionDenied,
-                              "protocol version");
+                              "speaks version");
 }
 
 TEST(HandshakeTest, NoPrefixOfAMessageIsAccepted) {

@@ -89,7 +89,7 @@ class GrpcUnknownProcessTest : public ::testing::Test {
 
   static wire::Hello hello() {
     wire::Hello hello;
-    hello.set_protocol(rpc_internal::kProtocolVersion);
+    hello.set_protocol(kProtocols.oldest);
     hello.set_group("job");
     hello.set_name("unknown");
     hello.set_worker(WorkerId{7, 1}.bits());

@@ -155,6 +155,30 @@ TEST_P(TransportConformanceTest, AnotherWorkerThanExpectedIsRefusedByName) {
   EXPECT_TRUE(b->sink.accepted().empty());
 }
 
+TEST_P(TransportConformanceTest, AWorkerOfAnEarlierVersionConnectsInBothDirections) {
+  auto a = listening(1), b = started(2);
+  a->identity.protocols.newest = kProtocols.oldest;
+  ASSERT_TRUE(a->transport->start(a->identity, &a->sink).ok());
+  for (const auto& [from, to] : {std::pair{a.get(), b.get()}, std::pair{b.get(), a.get()}}) {
+    auto connection = connect(*from, *to);
+    ASSERT_TRUE(connection.ok()) << connection.status();
+    (*connection)->send({numbered_frame(1)});
+    EXPECT_TRUE(to->sink.wait_for_frames(1));
+  }
+}
+
+TEST_P(TransportConformanceTest, AWorkerWithoutACommonVersionIsRefusedOnBothEnds) {
+  if (GetParam() == TransportKind::kInproc) GTEST_SKIP() << "one program has one version";
+  auto a = listening(1), b = started(2);
+  a->identity.protocols = {kProtocols.newest + 1, kProtocols.newest + 2};
+  ASSERT_TRUE(a->transport->start(a->identity, &a->sink).ok());
+  for (const auto& [from, to] : {std::pair{a.get(), b.get()}, std::pair{b.get(), a.get()}}) {
+    const absl::Status refused = connect(*from, *to).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("versions"));
+  }
+}
+
 TEST_P(TransportConformanceTest, AWorkerOfAnotherGroupIsRefused) {
   auto a = listening(1), b = started(2);
   a->identity.group = "another";
