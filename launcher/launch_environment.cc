@@ -199,6 +199,7 @@ void read_slurm(Variables& variables, LaunchEnvironment& result) {
 }
 
 void read_kubernetes(Variables& variables, LaunchEnvironment& result) {
+  result.replaces_the_dead = true;
   result.local_rank = 0;
   result.local_world_size = 1;
   const std::string processes = variables.text("PET_NPROC_PER_NODE").value_or("1");

@@ -37,7 +37,9 @@ struct LaunchEnvironment {
   std::string store;            // WEFT_STORE: where the launcher serves the store; "": it does not
   std::string run_id = "weft";  // name of the job on the store
   uint32_t restart_count = 0;   // how often the launcher has restarted this process
-  std::string role_name;        // ROLE_NAME, "" if unset
+  // Kubernetes: a new pod may take the place of a dead one, and nothing counts that.
+  bool replaces_the_dead = false;
+  std::string role_name;  // ROLE_NAME, "" if unset
   // TORCHELASTIC_USE_AGENT_STORE: at master_addr and master_port, the launcher serves a store of
   // c10d.
   bool agent_hosts_store = false;

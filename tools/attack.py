@@ -11,7 +11,9 @@ is examples/rnn_model_parallel, a trainer and a parameter server on two hosts. I
 - processes without a certificate of the job, and processes that speak something else;
 - a flood of connections, while the job trains.
 
-It attacks a worker, and the job's store, which rank 0 serves. Exit code 0: all held.
+It attacks a worker, and the job's store, which rank 0 serves. Then it attacks a second group, whose
+workers have certificates of a site (tests/attacks/member_attacks.cc): by a member, by processes with
+certificates that are wrong in one point, and by a flood during which a member joins. Exit code 0: all held.
 """
 import argparse
 import contextlib
@@ -34,6 +36,7 @@ from hosts import Failed, Process, enter_namespaces, inside, make_network, run
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HOSTS = {"trainer": "10.79.0.1", "ps": "10.79.0.2", "outside": "10.79.0.9"}
 STORE_PORT = 29400
+SITE_STORE_PORT = 29401
 # Names that plain frames carry: functions, classes and workers.
 NAMES = re.compile(rb"LstmState|RnnModel|Decoder|Embedding|aten::|weft|trainer|spiffe")
 DESCRIPTORS = 1024
@@ -221,6 +224,22 @@ def speak_plain(address, text):
         return "closed" if not answer or answer[0] == 21 else f"ANSWERED {answer[:40]!r}"
 
 
+def drip(address):
+    """Begins a TLS handshake with a byte in each half second. Returns when the far end has enough."""
+    begun = time.monotonic()
+    with socket.create_connection(address, timeout=0.5) as plain:
+        for number in range(240):
+            try:
+                plain.sendall(b"\x16\x03\x01\x02\x00"[number:number + 1] or b"\x01")
+                if not plain.recv(1024):
+                    break
+            except TimeoutError:
+                continue
+            except (ConnectionResetError, BrokenPipeError):
+                break
+    return f"closed after {time.monotonic() - begun:.0f} s"
+
+
 def flood(address, connections, rate):
     """Opens connections that say nothing, with at most DESCRIPTORS open at a time."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
@@ -296,6 +315,9 @@ def unknown_processes(target, address, folder, report):
     for what, attack in attacks.items():
         answer = on_host("outside", attack)
         report.line(f"{target}: {what}", answer.startswith(("refused", "closed")), answer)
+    answer = on_host("outside", lambda: drip(address))
+    report.line(f"{target}: a handshake of two bytes a second", answer.startswith("closed after") and int(
+        answer.split()[2]) <= 30, answer)
     for what, shape in ADVISORIES.items():
         answers = on_host("outside", lambda: ", ".join(sorted(repeat(address, shape, 500))))
         report.line(f"{target}: {what}, 500 times each way", "ANSWERED" not in answers and "Error" not in answers, answers)
@@ -332,6 +354,53 @@ def attack_two_hosts(options, home, folder, report):
         report.line("the job goes on", trainer.process.poll() is None, trainer.lines[-1])
 
 
+def attack_from_inside(options, folder, report):
+    """A group whose members have certificates of a site. One of them attacks it."""
+    program = ROOT / options.build / "tests/attacks/member_attacks"
+    run(program, "prepare", folder)
+
+    def member(host, name, rank, *arguments):
+        environment = {**os.environ, "HOME": folder, "RANK": str(rank), "WORLD_SIZE": "4", "LOCAL_RANK": "0",
+                       "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": HOSTS["ps"], "MASTER_PORT": str(SITE_STORE_PORT),
+                       "TORCHELASTIC_RUN_ID": "attacks", "WEFT_TLS_CERT": f"{folder}/{name}.pem",
+                       "WEFT_TLS_KEY": f"{folder}/{name}.key", "WEFT_TLS_CA": f"{folder}/ca.pem"}
+        return Process(host, [program, name, *arguments], environment, options.verbose)
+
+    processes = [member("ps", "target", 0), member("trainer", "friend", 1)]
+    try:
+        for process in processes:
+            process.wait_for("is ready")
+        ports = [where for where, _ in listening("ps") if not where.endswith(f":{SITE_STORE_PORT}")]
+        address = (HOSTS["ps"], int(ports[0].rsplit(":", 1)[1]))
+        took, over = [], threading.Event()
+
+        def join_again_and_again():
+            while not over.is_set():
+                process = member("trainer", "late", 3)
+                code = process.wait(60)
+                lines = [line for line in process.lines if line.startswith("joined in")]
+                took.append(float(lines[0].split()[2]) if code == 0 and lines else 60.0)
+
+        joining = threading.Thread(target=join_again_and_again)
+        joining.start()
+        text = on_host("outside", lambda: flood(address, options.connections // 3, 1000))
+        over.set()
+        joining.join()
+        report.line("flood: members join meanwhile", max(took) <= 2,
+                    f"{len(took)} times, {max(took):.2f} s at most; {text}")
+
+        processes.append(member("outside", "guest", 2, folder))
+        codes = [process.wait(120) for process in reversed(processes)]
+        for line in processes[-1].lines:
+            if line.count("\t") == 2:
+                what, held, detail = line.split("\t")
+                report.line(f"member: {what}", held == "held", detail)
+        report.line("the attacked group ends in order", codes == [0, 0, 0], f"exit codes {codes}")
+    finally:
+        for process in processes:
+            process.kill()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default="build/release")
@@ -350,6 +419,7 @@ def main():
         report.line("names in encrypted traffic", not secret and size > 1 << 20,
                     f"{sorted(name.decode() for name in secret) or 'none'} in {size >> 20} MiB")
         attack_two_hosts(options, folder, folder, report)
+        attack_from_inside(options, folder, report)
     except Failed as error:
         print(f"attack.sh: {error}", file=sys.stderr)
         return 2

@@ -15,7 +15,7 @@ tools/setup.sh
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 if ! { cmake --preset release &&
-  cmake --build build/release --target rnn_model_parallel weft_launch -- -j "$(nproc)"; } >"$log" 2>&1; then
+  cmake --build build/release --target rnn_model_parallel weft_launch member_attacks -- -j "$(nproc)"; } >"$log" 2>&1; then
   cat "$log" >&2
   echo "attack.sh: the build failed, see above" >&2
   exit 2

@@ -103,6 +103,7 @@ JoinRequest join_request(const WorkerOptions& options, std::string address) {
   request.group = options.place.run_id;
   request.epoch = options.place.group_epoch;
   request.attempt = options.place.restart_count;
+  request.replaces_the_dead = options.place.replaces_the_dead;
   request.name = options.effective_name();
   request.rank = options.place.rank;
   request.world_size = options.place.world_size;
@@ -152,11 +153,13 @@ class Worker::Stack {
   Future<void> begun() const { return begun_.future(); }
   DebugInfo debug_info() const;
   Future<void> ended() const { return outcome_->promise.future(); }
+  // If the launcher restarts the whole group, the first attempt of its epoch has the same number.
+  bool restarted() const { return attempt_ > options_.place.group_epoch; }
 
  private:
   void end(ShutdownOptions options, const RpcRuntime* runtime);
   // True for a dynamic group or a restarted rank: other members may not know this incarnation yet.
-  bool is_joiner() const { return options_.dynamic || options_.place.restart_count > 0; }
+  bool is_joiner() const { return options_.dynamic || attempt_ > 0; }
   void make_agent(WorkerId self, const std::vector<WorkerInfo>& members, const JoinRequest& request,
                   const std::shared_ptr<DeathRecords>& list);
   std::shared_ptr<rpc_internal::WorkerRuntime> make_runtime(
@@ -177,6 +180,7 @@ class Worker::Stack {
   // The group's store, which may be hosted here. It lives at least as long as this worker.
   std::shared_ptr<RendezvousStore> store_;
   uint32_t round_ = 0;  // JoinResult::round
+  uint32_t attempt_ = 0;
   SystemClock clock_;
   ThreadExecutor executor_;
   std::unique_ptr<Transport> transport_;
@@ -236,6 +240,7 @@ absl::StatusOr<std::shared_ptr<rpc_internal::WorkerRuntime>> Worker::Stack::join
                                                ? join_dynamic_group(*store_, request, death_records)
                                                : join_static_group(*store_, request));
   round_ = joined.round;
+  attempt_ = joined.attempt;
 
   std::vector<WorkerInfo> members;
   for (const MemberInfo& member : joined.members) {
@@ -510,6 +515,7 @@ void Worker::leave() noexcept {
 
 WorkerId Worker::id() const { return stack_->agent().self().id; }
 const std::string& Worker::name() const { return stack_->agent().self().name; }
+bool Worker::restarted() const { return stack_->restarted(); }
 std::vector<WorkerInfo> Worker::workers() const { return stack_->agent().members(); }
 DebugInfo Worker::debug_info() const { return stack_->debug_info(); }
 

@@ -78,6 +78,8 @@ class Worker {
 
   WorkerId id() const;
   const std::string& name() const;
+  // Whether this process has taken the place of an earlier one of its rank while the group went on.
+  bool restarted() const;
   // All members by rank, including this one: the newest incarnation of each, also if it is dead.
   std::vector<WorkerInfo> workers() const;
   DebugInfo debug_info() const;

@@ -183,7 +183,7 @@ int run(int argc, char** argv) {
   }
   Worker worker = Worker::join(std::move(options));
   try {
-    const std::optional<std::string> last_line = train<OneTrainer>(worker, job, restarted);
+    const std::optional<std::string> last_line = train<OneTrainer>(worker, job, worker.restarted());
     worker.shutdown();
     if (last_line) std::cout << *last_line << std::endl;
   } catch (const RpcError& error) {

@@ -1,7 +1,10 @@
 #include "weft/rpc/rendezvous/static_join.h"
 
+#include <algorithm>
+#include <memory>
 #include <optional>
 #include <random>
+#include <set>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -9,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "weft/base/log.h"
 #include "weft/base/status.h"
+#include "weft/rpc/rendezvous/death_records.h"
 #include "weft/rpc/rendezvous/join_records.h"
 
 namespace weft {
@@ -33,6 +37,10 @@ absl::Status check(const JoinRequest& request) {
         "rank ", request.rank, " is out of range for world size ", request.world_size));
   }
   return absl::OkStatus();
+}
+
+absl::Duration patience_of(const JoinRequest& request) {
+  return request.timeout > absl::ZeroDuration() ? request.timeout : absl::InfiniteDuration();
 }
 
 std::string random_token() {
@@ -92,6 +100,52 @@ absl::Status claim_rank(RendezvousStore& store, const JoinKeys& keys, const Join
       absl::StrCat("rank ", request.rank, " of group '", request.group, "' is taken by ",
                    printable(parts.second),
                    "; a restarted process needs a higher restart count than ", request.attempt));
+}
+
+// Whether a death record names the process that has the rank. If so, returns the next attempt.
+absl::StatusOr<std::optional<uint32_t>> attempt_after_death(RendezvousStore& store,
+                                                            const JoinKeys& keys, uint32_t rank,
+                                                            std::set<WorkerId>& dead,
+                                                            DeathRecords& records) {
+  WEFT_ASSIGN_OR_RETURN(const std::vector<DeathRecord> read, records.read());
+  for (const DeathRecord& record : read) dead.insert(record.dead);
+  WEFT_ASSIGN_OR_RETURN(const auto held, store.try_get(keys.member(rank)));
+  if (!held) return std::nullopt;
+  WEFT_ASSIGN_OR_RETURN(const MemberRecord holder,
+                        MemberRecord::decode(store, keys.member(rank), rank, *held));
+  if (!dead.contains(holder.member.id)) return std::nullopt;
+  return holder.attempt + 1;
+}
+
+// Claims the rank as soon as the process that has it is dead. Returns the attempt of the claim.
+absl::StatusOr<uint32_t> claim_rank_of_the_dead(RendezvousStore& store, const JoinKeys& keys,
+                                                JoinRequest request) {
+  // The records live in this call only.
+  DeathRecords records(std::shared_ptr<RendezvousStore>(std::shared_ptr<void>(), &store),
+                       request.group, request.epoch);
+  std::set<WorkerId> dead;
+  absl::Duration left = patience_of(request);
+  while (true) {
+    const absl::Status claimed = claim_rank(store, keys, request);
+    if (claimed.ok()) return request.attempt;
+    if (!absl::IsAlreadyExists(claimed)) return claimed;
+    WEFT_ASSIGN_OR_RETURN(const std::optional<uint32_t> next,
+                          attempt_after_death(store, keys, request.rank, dead, records));
+    if (next.has_value() && *next > request.attempt) {
+      request.attempt = *next;
+      continue;
+    }
+    if (left <= absl::ZeroDuration()) {
+      return absl::AlreadyExistsError(absl::StrCat(
+          claimed.message(), ", or the group must have declared that process dead; it has not"));
+    }
+    // Nobody writes this key unless the group fails.
+    const absl::Duration slice = std::min(left, kWaitSlice);
+    const absl::Status waited = store.wait({keys.failure()}, slice);
+    if (!waited.ok() && !absl::IsDeadlineExceeded(waited)) return waited;
+    WEFT_RETURN_IF_ERROR(check_failure(store, keys));
+    left -= slice;
+  }
 }
 
 absl::Status claim_name(RendezvousStore& store, const JoinKeys& keys, const JoinRequest& request) {
@@ -157,8 +211,7 @@ absl::Status wait_for_all(RendezvousStore& store, const JoinKeys& keys,
   constexpr size_t kAtATime = 64;
   std::vector<std::string> records = member_keys(keys, request);
   std::reverse(records.begin(), records.end());
-  absl::Duration left =
-      request.timeout > absl::ZeroDuration() ? request.timeout : absl::InfiniteDuration();
+  absl::Duration left = patience_of(request);
   while (true) {
     const absl::Duration slice = std::min(left, kWaitSlice);
     const size_t part = std::min(kAtATime, records.size());
@@ -184,11 +237,16 @@ absl::StatusOr<JoinResult> join_static_group(RendezvousStore& store, const JoinR
   const JoinKeys keys(request.group, request.epoch, result.round);
   WEFT_RETURN_IF_ERROR(check_failure(store, keys));
   WEFT_RETURN_IF_ERROR(agree_on_world_size(store, keys, request));
-  WEFT_RETURN_IF_ERROR(claim_rank(store, keys, request));
+  result.attempt = request.attempt;
+  if (request.replaces_the_dead) {
+    WEFT_ASSIGN_OR_RETURN(result.attempt, claim_rank_of_the_dead(store, keys, request));
+  } else {
+    WEFT_RETURN_IF_ERROR(claim_rank(store, keys, request));
+  }
   WEFT_RETURN_IF_ERROR(claim_name(store, keys, request));
 
   MemberRecord record;
-  record.attempt = request.attempt;
+  record.attempt = result.attempt;
   MemberInfo& self = record.member;
   WEFT_ASSIGN_OR_RETURN(self.id, rpc_internal::new_incarnation(store, keys, request.rank));
   self.name = request.name;

@@ -27,7 +27,10 @@ struct JoinRequest {
   std::string group = "weft";  // the name of the job on this store; at most 1 KiB
   uint32_t epoch = 0;          // restarts of the whole group; only workers of one epoch meet
   uint32_t attempt = 0;        // restarts of this rank within the epoch
-  std::string name;            // of the worker; check_worker_name has the rules
+  // Static groups: nobody counts restarts, so `attempt` is only the least one. If another process
+  // has the rank, join_static_group waits until a death record names it. Then it takes its place.
+  bool replaces_the_dead = false;
+  std::string name;  // of the worker; check_worker_name has the rules
   uint32_t rank = 0;
   uint32_t world_size = 1;
   std::string address;  // of this worker, in the form of its transport; at most 4 KiB
@@ -45,13 +48,14 @@ struct JoinResult {
   WorkerId self;
   std::vector<MemberInfo> members;  // newest incarnations; static group: members[r] is rank r
   uint32_t round = 0;               // static group: how often it has completed a `shutdown`
+  uint32_t attempt = 0;  // that of the request, or a later one, if it has replaced a dead process
 };
 
 // Errors, besides those of the store:
 // InvalidArgument: the name is bad, or the rank or the world size is out of range. Or the group or
 // the address is empty, too long or not printable ASCII. Or another process has another world size.
 // AlreadyExists: the name is taken, the rank is taken in this attempt, or a later incarnation has
-// the rank.
+// the rank. With `replaces_the_dead`, this is said once the timeout has passed.
 // DeadlineExceeded: not all ranks joined in time; the message lists the missing ones.
 absl::StatusOr<JoinResult> join_static_group(RendezvousStore& store, const JoinRequest& request);
 

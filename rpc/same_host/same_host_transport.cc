@@ -407,6 +407,7 @@ absl::StatusOr<SameHostTransport::ConnectionOfHost> SameHostTransport::open(Arri
   const pid_t process = arrival.socket.peer_process();
   absl::StatusOr<Introduction> introduction =
       rpc_internal::decode_introduction(arrival.hello.bytes);
+  if (absl::IsPermissionDenied(introduction.status())) return introduction.status();
   if (!introduction.ok() || introduction->ring_bytes == 0 ||
       arrival.hello.descriptors.size() != 2) {
     log_warning(

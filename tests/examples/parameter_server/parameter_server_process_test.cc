@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "weft/checkpoint/checkpoint.h"
 #include "weft/examples/support/fashion_mnist.h"
+#include "weft/rpc/transport/transport.h"
 #include "weft/tests/examples/data_files.h"
 #include "weft/tests/examples/pipeline_resnet50/whole_model.h"
 #include "weft/tests/support/spawning_test.h"

@@ -1,12 +1,14 @@
 #include "weft/rpc/rendezvous/static_join.h"
 
 #include <future>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "weft/rpc/rendezvous/death_records.h"
 #include "weft/rpc/rendezvous/memory_store.h"
 #include "weft/rpc/rendezvous/worker_info.h"
 
@@ -120,6 +122,43 @@ TEST(StaticJoin, ARestartedWorkerIsANewIncarnationAndTheNewestIsRead) {
   ASSERT_TRUE(seen.ok()) << seen.status();
   EXPECT_EQ(seen->members[1].id, (WorkerId{1, 2}));
   EXPECT_EQ(seen->members[1].address, "elsewhere:1");
+}
+
+TEST(StaticJoin, AReplacementTakesTheRankOnceTheHolderIsDead) {
+  auto store = std::make_shared<MemoryStore>();
+  Joining zero = join_in_thread(*store, request(0, 2));
+  ASSERT_TRUE(join_static_group(*store, request(1, 2)).ok());
+  ASSERT_TRUE(zero.get().ok());
+
+  JoinRequest next = request(1, 2);
+  next.replaces_the_dead = true;
+  next.timeout = absl::Milliseconds(1);
+  const absl::Status refused = join_static_group(*store, next).status();
+  EXPECT_TRUE(absl::IsAlreadyExists(refused)) << refused;
+  EXPECT_THAT(message(refused), HasSubstr("declared that process dead"));
+
+  // It waits, and each replacement can be replaced again.
+  next.timeout = absl::Seconds(60);
+  DeathRecords records(store, "weft", 0);
+  for (uint32_t life = 1; life <= 3; ++life) {
+    Joining waiting = join_in_thread(*store, next);
+    ASSERT_TRUE(records.declare_dead({0, 1}, {1, life}, "no answer").ok());
+    const auto one = waiting.get();
+    ASSERT_TRUE(one.ok()) << one.status();
+    EXPECT_EQ(one->self, (WorkerId{1, life + 1}));
+    EXPECT_EQ(one->attempt, life);
+  }
+}
+
+TEST(StaticJoin, OfTwoReplacementsOneTakesTheRank) {
+  auto store = std::make_shared<MemoryStore>();
+  ASSERT_TRUE(join_static_group(*store, request(0, 1)).ok());
+  ASSERT_TRUE(DeathRecords(store, "weft", 0).declare_dead({7, 1}, {0, 1}, "no answer").ok());
+  JoinRequest next = request(0, 1);
+  next.replaces_the_dead = true;
+  next.timeout = absl::Milliseconds(100);
+  Joining one = join_in_thread(*store, next), other = join_in_thread(*store, next);
+  EXPECT_EQ(one.get().ok() + other.get().ok(), 1);
 }
 
 TEST(StaticJoin, ANewEpochMeetsNobodyOfTheOldAndRepeatsNoIncarnation) {
