@@ -10,7 +10,8 @@ Pods of Kubernetes are played: processes with the variables that its controllers
 - examples/ddp_mnist has three ranks; its losses must be those of weft_launch on one host;
 - examples/parameter_server has a server and two trainers, which must learn;
 - a host is killed while ddp_mnist trains; everybody must end, and the exit codes are shown;
-- where the launcher passes SIGTERM on, ddp_mnist must stop in order, and a resumed run must have the same losses.
+- where the launcher passes SIGTERM on, ddp_mnist must stop in order, and a resumed run must have the same losses;
+- a pod of an indexed Job is killed while parameter_server trains, and replaced; the job must finish.
 
 Exit code 0: all held.
 """
@@ -130,11 +131,12 @@ class TrainJob:
 
     def start(self, cluster, program):
         port = cluster.new_port()
-        return [cluster.start(host, program, **self.variables(cluster, rank, port)) for rank, host in enumerate(HOSTS)]
+        self.start_pod = lambda rank: cluster.start(list(HOSTS)[rank], program, **self.variables(cluster, rank, port))
+        return [self.start_pod(rank) for rank in range(RANKS)]
 
 
 class IndexedJob(TrainJob):
-    name = "pods of an indexed Job (played)"
+    name, replaces_pods = "pods of an indexed Job (played)", True
 
     def variables(self, cluster, rank, port):
         return {"JOB_COMPLETION_INDEX": str(rank), "WEFT_WORLD_SIZE": str(RANKS), "MASTER_ADDR": "n1",
@@ -300,6 +302,21 @@ def kill_host(launcher, cluster, report):
     run("ip", "link", "set", f"to-{victim}", "up")
 
 
+def replace_pod(launcher, cluster, report):
+    if not hasattr(launcher, "replaces_pods"):
+        return
+    program = [cluster.build / "examples/parameter_server/parameter_server", *PARAMETER_SERVER[:2], "--epochs", "20",
+               "--checkpoint-every", "100", "--out", cluster.folder / "replaced"]
+    with started(launcher, cluster, program) as processes:
+        processes[1].wait_for("epoch 2 of")
+        processes[2].kill()
+        processes[2] = launcher.start_pod(2)
+        ended = codes(processes)
+        found = re.search(r"test accuracy .* workers", "\n".join(processes[1].lines))
+    report.line(launcher, "a pod is replaced", ended == [0] * RANKS and found is not None,
+                f"exit codes {ended}, {found.group(0) if found else last_lines(processes)}")
+
+
 def stop_and_resume(launcher, cluster, report):
     if not launcher.passes_sigterm:
         return
@@ -354,6 +371,7 @@ def main():
             run_ddp(launcher, cluster, reference, report)
             run_parameter_server(launcher, cluster, report)
             kill_host(launcher, cluster, report)
+            replace_pod(launcher, cluster, report)
             stop_and_resume(launcher, cluster, report)
     except Failed as error:
         print(f"clusters.sh: {error}", file=sys.stderr)

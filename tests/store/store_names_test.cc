@@ -1,9 +1,14 @@
 // Who may call a store whose callers have certificates, and who may change which key.
+#include <chrono>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/security/tls_credentials_options.h>
 #include <gtest/gtest.h>
 
 #include "weft/security/certificate_name.h"
@@ -75,6 +80,51 @@ TEST_F(GrpcStoreNamesTest, ProcessesOfNoOrAnotherJobAreRefusedAndTold) {
   EXPECT_THAT(std::string(job.message()), HasSubstr("not of this job")) << job;
   EXPECT_FALSE(client(nullptr, soon)->set("key", "x").ok());
   EXPECT_EQ(*own_->count(), 0);
+}
+
+// What a client of Weft would refuse to do itself.
+wire::StoreReply call_with(const std::string& address, const TlsCredentials& credentials,
+                           wire::StoreCall call) {
+  namespace tls = grpc::experimental;
+  tls::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(std::make_shared<tls::StaticDataCertificateProvider>(
+      credentials.authorities, std::vector<tls::IdentityKeyCertPair>{
+                                   {std::string(credentials.key.text()), credentials.chain}}));
+  options.watch_root_certs();
+  options.watch_identity_key_cert_pairs();
+  options.set_certificate_verifier(std::make_shared<tls::NoOpCertificateVerifier>());
+  options.set_check_call_host(false);
+  grpc::GenericStub stub(grpc::CreateChannel(address, tls::TlsCredentials(options)));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  grpc::CompletionQueue queue;
+  const std::string text = call.SerializeAsString();
+  const grpc::Slice slice(text);
+  grpc::ByteBuffer question(&slice, 1), answer;
+  const auto calling = stub.PrepareUnaryCall(&context, "/weft.Store/Call", question, &queue);
+  grpc::Status status;
+  calling->StartCall();
+  calling->Finish(&answer, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  EXPECT_TRUE(queue.Next(&tag, &ok));
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  grpc::Slice whole;
+  wire::StoreReply reply;
+  EXPECT_TRUE(answer.TrySingleSlice(&whole).ok());
+  EXPECT_TRUE(reply.ParseFromArray(whole.begin(), static_cast<int>(whole.size())));
+  return reply;
+}
+
+TEST_F(GrpcStoreNamesTest, TheStoreItselfRefusesACertificateOfAnotherJob) {
+  wire::StoreCall call;
+  call.set_version(kStoreVersion);
+  call.mutable_count();
+  const auto mine = identity(site_, "worker1"), other = identity(site_, "worker1", "another job");
+  EXPECT_EQ(call_with(address_, *mine->current(), call).code(), 0u);
+  const wire::StoreReply refused = call_with(address_, *other->current(), call);
+  EXPECT_EQ(refused.code(), static_cast<uint32_t>(absl::StatusCode::kPermissionDenied));
+  EXPECT_THAT(refused.error(), HasSubstr("not of this job"));
 }
 
 }  // namespace

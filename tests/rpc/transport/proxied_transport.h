@@ -57,8 +57,9 @@ class ProxiedNetwork {
 class ProxiedTransport final : public Transport {
  public:
   // Shared, because a worker that a test leaves behind may be the last to use the network.
-  ProxiedTransport(Clock& clock, std::shared_ptr<ProxiedNetwork> network)
-      : clock_(clock), network_(std::move(network)), inner_(clock) {}
+  ProxiedTransport(Clock& clock, std::shared_ptr<ProxiedNetwork> network,
+                   const GrpcTransportOptions& options = {})
+      : clock_(clock), network_(std::move(network)), inner_(clock, options) {}
 
   absl::Status listen() override {
     WEFT_RETURN_IF_ERROR(inner_.listen());
