@@ -71,8 +71,11 @@ int run_child(const ChildOptions& options) {
       return EXIT_FAILURE;
     }
   }
-  if (options.role == "rank" && options.name == kWorkersChild) {
-    return run_as_worker(weft_workers(), options);
+  for (const WeftMode mode :
+       {WeftMode::kDefault, WeftMode::kTcp, WeftMode::kUnix, WeftMode::kMtls}) {
+    if (options.role == "rank" && options.name == kWorkersChild + name_of(mode)) {
+      return run_as_worker(weft_workers(mode), options);
+    }
   }
   if (options.role == "rank") {
     return run_child_of(collective_contestants(std::chrono::microseconds(options.spin_us)),

@@ -8,9 +8,10 @@
 
 namespace weft::bench {
 
-// The program measures two contestants under the name "weft" that need child names of their own.
+// Several contestants have the name "weft", or that of another mode of Weft. These have child names
+// of their own.
 inline constexpr char kPipelineChild[] = "weft pipeline";
-inline constexpr char kWorkersChild[] = "weft workers";
+inline constexpr char kWorkersChild[] = "workers of ";  // and then the mode
 
 struct ChildOptions {
   std::string name;

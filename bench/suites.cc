@@ -99,17 +99,19 @@ Suite security_suite(bool pin) {
   return suite;
 }
 
-Suite workers_suite(int workers, bool pin) {
+Suite workers_suite(int workers, bool pin, const std::vector<WeftMode>& modes) {
   Suite suite{.rows = worker_rows(workers),
-              .contestants = {weft_workers().name},
+              .contestants = {},
               .make_group = {},
               .compare = compare_workers};
+  for (const WeftMode mode : modes) suite.contestants.push_back(name_of(mode));
   suite.make_group = [pin](const Entrant& entrant, int processes) {
-    return std::make_unique<RankGroup>(
-        RankGroup::Options{.name = entrant.name,
-                           .ranks = processes,
-                           .pin = pin,
-                           .command = {entrant.program, "contestant", "--name", kWorkersChild}});
+    return std::make_unique<RankGroup>(RankGroup::Options{
+        .name = entrant.name,
+        .ranks = processes,
+        .pin = pin,
+        .command = {entrant.program, "contestant", "--name",
+                    absl::StrCat(kWorkersChild, entrant.child_name)}});
   };
   return suite;
 }

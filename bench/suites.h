@@ -31,9 +31,10 @@ Suite calls_suite(bool pin);
 // The same over plain TCP, unix sockets and mutual TLS.
 Suite security_suite(bool pin);
 
-// Calls of 2 to `workers` workers to all others. `pin`: worker r on processor r modulo their
-// number.
-Suite workers_suite(int workers, bool pin);
+// Joining, and calls of 2 to `workers` workers to all others. `pin`: worker r on processor r modulo
+// their number.
+Suite workers_suite(int workers, bool pin,
+                    const std::vector<WeftMode>& modes = {WeftMode::kDefault});
 
 // Collectives and training steps. `pin`: as for workers.
 Suite ddp_suite(const DdpSuiteOptions& options, bool pin);

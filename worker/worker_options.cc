@@ -10,13 +10,13 @@
 #include "weft/base/status.h"
 #include "weft/rpc/rendezvous/worker_info.h"
 #include "weft/security/rights/access.h"
+#include "weft/sockets/listen_host.h"
 #include "weft/sockets/tcp_port.h"
 
 namespace weft {
 namespace {
 
 constexpr char kSameHost[] = "WEFT_SAME_HOST";
-constexpr char kListenHost[] = "WEFT_LISTEN_HOST";
 constexpr char kPolicyFile[] = "WEFT_POLICY_FILE";
 constexpr char kNewestProtocol[] = "WEFT_NEWEST_PROTOCOL";
 
@@ -36,7 +36,9 @@ WorkerOptions WorkerOptions::from_env() {
   const absl::StatusOr<Security> security = find_security_mode();
   if (!security.ok()) throw RpcError(security.status());
   options.security = *security;
-  options.listen_host = read_process_environment(kListenHost).value_or("");
+  absl::StatusOr<std::string> listen_host = find_listen_host();
+  if (!listen_host.ok()) throw RpcError(listen_host.status());
+  options.listen_host = *std::move(listen_host);
   const std::optional<std::string> policy = read_process_environment(kPolicyFile);
   if (policy.has_value() && policy->empty()) {
     throw RpcError(absl::InvalidArgumentError(

@@ -90,7 +90,8 @@ struct WorkerOptions {
   // registrations say.
   std::string policy_file = {};
 
-  // The host at which peers reach this worker; from_env() reads WEFT_LISTEN_HOST. Empty: if the
+  // The host at which peers reach this worker; from_env() sets it to find_listen_host()
+  // (sockets/listen_host.h): WEFT_LISTEN_HOST, or an address of WEFT_SOCKET_IFNAME. Empty: if the
   // store is at a loopback address or has none, the group stays on this host. Otherwise it is the
   // address of the interface that reaches the store, or, if there is none, this machine's host
   // name.

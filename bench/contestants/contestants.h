@@ -48,8 +48,9 @@ Contestant grpc_stream_contestant();
 // Weft between two workers of this host. Its name is that of the mode.
 Contestant weft_contestant(WeftMode mode);
 
-// Weft with many workers on this host, each of which calls all the others. Its name is "weft".
-RankContestant weft_workers();
+// Weft with many workers on this host, each of which calls all the others. Its name is that of the
+// mode.
+RankContestant weft_workers(WeftMode mode);
 
 // Weft's same-host backend. A waiting rank polls for `spin` before it sleeps. The tensors lie in
 // the backend's own memory (kResident) or elsewhere (kCopied).

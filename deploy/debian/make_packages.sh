@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes the Debian packages weft-tools, libweft-dev and weft-doc in build/package.
+# Makes the Debian packages weft-tools, libweft-dev and weft-doc in build/package, and their bill of
+# materials, weft.spdx.json.
 #
 #   deploy/debian/make_packages.sh [--lint]
 #
@@ -15,6 +16,7 @@ cmake --preset package
 cmake --build build/package
 rm -f build/package/*.deb
 (cd build/package && cpack)
+deploy/debian/write_sbom.py --torch .deps/site/torch --out build/package/weft.spdx.json build/package/*.deb
 if [[ ${1:-} == --lint ]]; then
   if ! command -v lintian > /dev/null; then apt-get install -y --no-install-recommends lintian; fi
   lintian --fail-on error build/package/*.deb

@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "weft/base/environment.h"
 #include "weft/base/status.h"
+#include "weft/sockets/listen_host.h"
 #include "weft/sockets/tcp_port.h"
 #include "weft/store/hosted_stores.h"
 #include "weft/store/job/tcp_store_notice.h"
@@ -20,9 +20,9 @@ namespace {
 constexpr std::chrono::milliseconds kBetweenNotices(100);
 
 // By which host the others can reach this process.
-std::string own_host(const LaunchEnvironment& environment) {
-  const std::optional<std::string> named = read_process_environment("WEFT_LISTEN_HOST");
-  if (named.has_value() && !named->empty()) return *named;
+absl::StatusOr<std::string> own_host(const LaunchEnvironment& environment) {
+  WEFT_ASSIGN_OR_RETURN(std::string named, find_listen_host());
+  if (!named.empty()) return named;
   if (is_loopback_name(environment.master_addr)) return environment.master_addr;
   return host_towards(environment.master_addr, environment.master_port);
 }
@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<StoreHandle>> host(const RendezvousOptions& optio
 // The launcher serves a TCPStore, which tells the others where rank 0 hosts.
 absl::StatusOr<std::unique_ptr<StoreHandle>> host_and_tell(const LaunchEnvironment& environment,
                                                            RendezvousOptions options) {
-  options.host = own_host(environment);
+  WEFT_ASSIGN_OR_RETURN(options.host, own_host(environment));
   options.port = 0;
   WEFT_ASSIGN_OR_RETURN(HostedStore hosted, host_rendezvous_store(options));
   options.port = hosted.port;

@@ -220,9 +220,16 @@ TEST(Launchers, HalfAStepIsRefused) {
               HasSubstr("SLURM_STEP_ID='batch'"));
 }
 
+TEST(Launchers, OnlyPodsAreReplacedByOthersThatNobodyCounts) {
+  for (const Variables& others : {open_mpi(), mpich(), slurm()}) {
+    EXPECT_FALSE(place_by(others).replaces_the_dead);
+  }
+}
+
 TEST(Launchers, PodsOfAnIndexedJob) {
   const LaunchEnvironment place = place_by(indexed_job());
   EXPECT_EQ(place.launcher, Launcher::kKubernetes);
+  EXPECT_TRUE(place.replaces_the_dead);
   expect_place(place, 2, 4, 0, 1);
   EXPECT_EQ(place.master_addr, "train-0.train");
   EXPECT_EQ(place.master_port, 29500);
@@ -235,6 +242,7 @@ TEST(Launchers, PodsOfAnIndexedJob) {
 TEST(Launchers, PodsOfATrainJob) {
   const LaunchEnvironment place = place_by(train_job());
   EXPECT_EQ(place.launcher, Launcher::kKubernetes);
+  EXPECT_TRUE(place.replaces_the_dead);
   expect_place(place, 1, 2, 0, 1);
   EXPECT_EQ(place.master_addr, "job-node-0-0.job");
   EXPECT_EQ(place.master_port, 29400);

@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """Checks the files in deploy/: scripts by their shell, YAML by the schemas of Kubernetes and Kubeflow Trainer.
 
-The schemas come from the packages kubernetes-validate and kubeflow-trainer-api. Where they are not installed, only
-those tests are skipped.
+The schemas come from the packages kubernetes-validate and kubeflow-trainer-api, and the check of a bill of materials
+from spdx-tools. Where they are not installed, only those tests are skipped.
 """
+import hashlib
+import json
 import pathlib
 import re
+import shutil
 import subprocess
+import tempfile
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -39,6 +43,32 @@ class DeployTest(unittest.TestCase):
         for file in DEPLOY.rglob("*"):
             for name in re.findall(r"\b(?:WEFT|MASTER|PET|JOB|GLOO)_[A-Z_]+\b", file.read_text() if file.is_file() else ""):
                 self.assertIn(name, page, file)
+
+    def test_the_bill_of_materials_names_packages_and_what_they_need(self):
+        if not shutil.which("dpkg-deb"):
+            self.skipTest("no dpkg-deb")
+        with tempfile.TemporaryDirectory() as folder:
+            control = pathlib.Path(folder) / "made/DEBIAN/control"
+            control.parent.mkdir(parents=True)
+            control.write_text("Package: made\nVersion: 1.2-3\nArchitecture: all\nMaintainer: m <m@example.org>\n"
+                               "Depends: libc6 (>= 2.3), bash | dash\nDescription: of a test\n")
+            deb = pathlib.Path(folder) / "made.deb"
+            subprocess.run(["dpkg-deb", "--build", control.parent.parent, deb], check=True, capture_output=True)
+            bill = pathlib.Path(folder) / "made.spdx.json"
+            subprocess.run([DEPLOY / "debian/write_sbom.py", "--out", bill, deb], check=True)
+            document = json.loads(bill.read_text())
+            self.assertEqual([one["name"] for one in document["packages"]], ["made", "libc6", "bash"])
+            self.assertEqual(document["packages"][0]["externalRefs"][0]["referenceLocator"],
+                             "pkg:deb/debian/made@1.2-3?arch=all")
+            self.assertEqual(document["packages"][0]["checksums"][0]["checksumValue"],
+                             hashlib.sha256(deb.read_bytes()).hexdigest())
+            self.assertEqual(len(document["relationships"]), 3)
+            try:
+                from spdx_tools.spdx.parser.parse_anything import parse_file
+                from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
+            except ImportError as missing:
+                self.skipTest(missing)
+            self.assertEqual(validate_full_spdx_document(parse_file(str(bill))), [])
 
     def test_kubernetes_accepts_them(self):
         try:

@@ -373,6 +373,21 @@ TEST(StaticGroup, AReferenceIsLostAsSoonAsCallsFail) {
   EXPECT_TRUE(is_rref_lost(status)) << status;
 }
 
+// Kubernetes counts no restarts: the process finds out itself that it is the second one.
+TEST(StaticGroup, AReplacementJoinsOnceTheGroupKnowsThatTheRankIsDead) {
+  WorkerWorld world(3);
+  EXPECT_FALSE(world[2].restarted());
+  world.kill(2);
+  WorkerOptions options = world.options_of(2, 3);
+  options.place.replaces_the_dead = true;
+  Worker& second = world.join(options);
+  EXPECT_TRUE(second.restarted());
+  EXPECT_EQ(second.id(), (WorkerId{2, 2}));
+  EXPECT_EQ(world[0].wait_for("worker2", seconds(20)).id, second.id());
+  EXPECT_EQ(rpc_sync(world[0].to("worker2"), one_more, 2), 3);
+  world.shutdown_all();
+}
+
 // In a static group, a rank that comes back finds the workers that lived on.
 TEST(StaticGroup, ARestartedRankIsANewIncarnationOfTheGroup) {
   WorkerWorld world(3);

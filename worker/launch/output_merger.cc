@@ -1,5 +1,7 @@
 #include "weft/worker/launch/output_merger.h"
 
+#include "absl/strings/str_cat.h"
+
 namespace weft::launch {
 namespace {
 
@@ -18,7 +20,7 @@ std::string_view cut(std::string_view text, size_t columns) {
 
 }  // namespace
 
-std::string OutputMerger::prefix(uint32_t rank) { return "[" + std::to_string(rank) + "] "; }
+std::string OutputMerger::prefix(uint32_t rank) { return absl::StrCat("[", rank, "] "); }
 
 void OutputMerger::feed(uint32_t rank, Stream stream, std::string_view bytes) {
   const Source source(rank, stream);

@@ -10,6 +10,7 @@
 #include "weft/base/status.h"
 #include "weft/bench/contestants/contestants.h"
 #include "weft/bench/contestants/rpc/weft_member.h"
+#include "weft/bench/contestants/rpc/weft_mode.h"
 #include "weft/rpc/function.h"
 #include "weft/rpc/verbs.h"
 
@@ -35,7 +36,7 @@ constexpr double kStampRange = 1 << 20;  // integers below it are exact as float
 
 class WeftWorker final : public Rank {
  public:
-  WeftWorker(int rank, int workers) : rank_(rank), workers_(workers) {
+  WeftWorker(WeftMode mode, int rank, int workers) : mode_(mode), rank_(rank), workers_(workers) {
     for (int other = 0; other < workers; ++other) names_.push_back(absl::StrCat("worker", other));
   }
 
@@ -43,6 +44,7 @@ class WeftWorker final : public Rank {
   absl::Status join(const std::string& address) override {
     WorkerOptions options;
     options.name = names_[static_cast<size_t>(rank_)];
+    set_mode(options, mode_);
     return member_.join(address, rank_, workers_, std::move(options));
   }
 
@@ -116,6 +118,7 @@ class WeftWorker final : public Rank {
         absl::StrCat("a wrong reply from ", names_[static_cast<size_t>(call.to)]));
   }
 
+  const WeftMode mode_;
   const int rank_;
   const int workers_;
   std::vector<std::string> names_;  // of all workers, by rank
@@ -127,9 +130,10 @@ class WeftWorker final : public Rank {
 
 }  // namespace
 
-RankContestant weft_workers() {
-  return {"weft",
-          [](int rank, int workers) { return std::make_unique<WeftWorker>(rank, workers); }};
+RankContestant weft_workers(WeftMode mode) {
+  return {name_of(mode), [mode](int rank, int workers) {
+            return std::make_unique<WeftWorker>(mode, rank, workers);
+          }};
 }
 
 }  // namespace weft::bench
