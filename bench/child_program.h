@@ -8,8 +8,7 @@
 
 namespace weft::bench {
 
-// Several contestants have the name "weft", or that of another mode of Weft. These have child names
-// of their own.
+// The child names of contestants whose shown name other contestants have too.
 inline constexpr char kPipelineChild[] = "weft pipeline";
 inline constexpr char kWorkersChild[] = "workers of ";  // and then the mode
 

@@ -106,12 +106,12 @@ Suite workers_suite(int workers, bool pin, const std::vector<WeftMode>& modes) {
               .compare = compare_workers};
   for (const WeftMode mode : modes) suite.contestants.push_back(name_of(mode));
   suite.make_group = [pin](const Entrant& entrant, int processes) {
-    return std::make_unique<RankGroup>(RankGroup::Options{
-        .name = entrant.name,
-        .ranks = processes,
-        .pin = pin,
-        .command = {entrant.program, "contestant", "--name",
-                    absl::StrCat(kWorkersChild, entrant.child_name)}});
+    return std::make_unique<RankGroup>(
+        RankGroup::Options{.name = entrant.name,
+                           .ranks = processes,
+                           .pin = pin,
+                           .command = {entrant.program, "contestant", "--name",
+                                       absl::StrCat(kWorkersChild, entrant.child_name)}});
   };
   return suite;
 }

@@ -31,8 +31,8 @@ Suite calls_suite(bool pin);
 // The same over plain TCP, unix sockets and mutual TLS.
 Suite security_suite(bool pin);
 
-// Joining, and calls of 2 to `workers` workers to all others. `pin`: worker r on processor r modulo
-// their number.
+// Joining, and calls of 2 to `workers` workers to all others, in each of these modes. `pin`: worker
+// r on processor r modulo their number.
 Suite workers_suite(int workers, bool pin,
                     const std::vector<WeftMode>& modes = {WeftMode::kDefault});
 

@@ -84,10 +84,12 @@ int run(int argc, char** argv) {
   CLI::App* security =
       app.add_subcommand("security", "calls over unix sockets and mutual TLS, beside plain TCP");
   add_comparison_options(*security, options);
-  security->add_flag("--pin", options.pin, "clients on processor 0, servers on 1");
+  security->add_flag("--pin", options.pin,
+                     "clients on processor 0, servers on 1; worker r on r modulo their number");
   int secure_workers = 0;
   security
-      ->add_option("--workers", secure_workers, "joining, and calls of so many workers, instead")
+      ->add_option("--workers", secure_workers,
+                   "instead: joining, and calls of so many workers to all others")
       ->check(CLI::Range(2, kMostWorkers));
 
   DdpSuiteOptions ddp_options;
@@ -133,12 +135,11 @@ int run(int argc, char** argv) {
   if (child_command->parsed()) return run_child(child);
   if (security->parsed()) {
     options.subject = kSecuritySubject;
-    return run_comparison(
-        secure_workers > 0
-            ? workers_suite(secure_workers, options.pin,
-                            {WeftMode::kTcp, WeftMode::kUnix, WeftMode::kMtls})
-            : security_suite(options.pin),
-        options);
+    return run_comparison(secure_workers > 0
+                              ? workers_suite(secure_workers, options.pin,
+                                              {WeftMode::kTcp, WeftMode::kUnix, WeftMode::kMtls})
+                              : security_suite(options.pin),
+                          options);
   }
   if (rl->parsed()) return run_comparison(rl_suite(rl_options), options);
   if (pipeline->parsed()) return run_comparison(pipeline_suite(pipeline_options), options);

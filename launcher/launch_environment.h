@@ -48,6 +48,9 @@ struct LaunchEnvironment {
   // one rank and keeps the epoch.
   uint32_t group_epoch = 0;
 
+  // Whether the launcher has restarted this process, but not the whole group. If it restarts the
+  // whole group, restart count and epoch are the same.
+  bool restarted() const { return restart_count > group_epoch; }
   // Whether this process must host the store.
   bool hosts_store() const { return rank == 0 && store.empty(); }
 };

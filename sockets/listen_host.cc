@@ -1,6 +1,7 @@
 #include "weft/sockets/listen_host.h"
 
 #include <arpa/inet.h>
+#include <cerrno>
 #include <ifaddrs.h>
 #include <map>
 #include <memory>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 
 namespace weft {
 namespace {
@@ -34,7 +36,7 @@ std::string text_of(const sockaddr* address) {
   return absl::StrCat("[", text, "]");
 }
 
-// The address of each interface that is up.
+// The address of each interface that runs.
 absl::StatusOr<std::map<std::string, std::string>> addresses_of_interfaces() {
   ifaddrs* first = nullptr;
   if (getifaddrs(&first) != 0) {
@@ -43,7 +45,7 @@ absl::StatusOr<std::map<std::string, std::string>> addresses_of_interfaces() {
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(first, &freeifaddrs);
   std::map<std::string, std::string> addresses;
   for (const ifaddrs* one = first; one != nullptr; one = one->ifa_next) {
-    const std::string text = (one->ifa_flags & IFF_UP) != 0 ? text_of(one->ifa_addr) : "";
+    const std::string text = (one->ifa_flags & IFF_RUNNING) != 0 ? text_of(one->ifa_addr) : "";
     if (text.empty()) continue;
     std::string& kept = addresses[one->ifa_name];
     if (kept.empty() || (kept.front() == '[' && text.front() != '[')) kept = text;
@@ -59,15 +61,18 @@ absl::StatusOr<std::string> find_listen_host(const EnvironmentReader& read) {
   if (names.empty()) return std::string();
   const auto addresses = addresses_of_interfaces();
   if (!addresses.ok()) return addresses.status();
-  for (const std::string name : absl::StrSplit(names, ',')) {
+  for (const auto& part : absl::StrSplit(names, ',')) {
+    const std::string name(absl::StripAsciiWhitespace(part));
     if (const auto found = addresses->find(name); found != addresses->end()) return found->second;
   }
   std::vector<std::string> there;
   for (const auto& [name, address] : *addresses) {
     there.push_back(absl::StrCat(name, " (", address, ")"));
   }
-  return absl::InvalidArgumentError(absl::StrCat("environment variable ", kInterfaces, "='", names,
-                                                 "': this host has ", absl::StrJoin(there, ", ")));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "environment variable ", kInterfaces, "='", names,
+      "': none of these runs with an address here; ",
+      there.empty() ? "there are no others" : "others do: ", absl::StrJoin(there, ", ")));
 }
 
 }  // namespace weft

@@ -10,11 +10,12 @@
 
 namespace weft {
 
-// The value of WEFT_LISTEN_HOST. If it is not set or empty: the address of the first interface in
-// the list WEFT_SOCKET_IFNAME ("eth0" or "ib0,eth0") that is up and has an address, IPv4 before
-// IPv6, which is in brackets. "" if neither is set.
-// Errors: InvalidArgument. This host has none of these interfaces; the text names those that it
-// has.
+// The value of WEFT_LISTEN_HOST, if it is set and not empty. Otherwise an address of the first
+// interface in the list WEFT_SOCKET_IFNAME ("eth0" or "ib0,eth0") that runs and has an address.
+// Names must match exactly. IPv4 comes before IPv6, which is in brackets. Link-local addresses of
+// IPv6 do not count. "" if neither variable is set.
+// Errors: InvalidArgument (no interface of the list runs with an address; the text names those that
+// do), Internal (the interfaces cannot be read).
 absl::StatusOr<std::string> find_listen_host(
     const EnvironmentReader& read = read_process_environment);
 

@@ -15,8 +15,10 @@
 
 namespace weft {
 
-// The newest version of the protocol. Later versions only add to it.
+// The newest version of the protocol. Later versions only add to it. A call says the first version
+// that has what it uses, so that older stores serve it too. That is 1 for all calls so far.
 inline constexpr uint32_t kStoreVersion = 1;
+inline constexpr uint32_t kVersionOfAllCalls = 1;
 // The most bytes of a call or a reply.
 inline constexpr int kMostStoreMessage = 2 << 20;
 

@@ -115,7 +115,7 @@ absl::StatusOr<wire::StoreReply> StoreClient::call(wire::StoreCall call, TimePoi
   }
   if (owes_answer) {
     wire::StoreCall question;
-    question.set_version(kStoreVersion);
+    question.set_version(kVersionOfAllCalls);
     question.mutable_read();
     const absl::Status answered = call_until(question, deadline).status();
     if (absl::IsDeadlineExceeded(answered)) {

@@ -35,7 +35,7 @@ absl::Status StoreHandle::named(const absl::Status& status) const {
 }
 
 absl::StatusOr<wire::StoreReply> StoreHandle::ask(wire::StoreCall call, absl::Duration timeout) {
-  call.set_version(kStoreVersion);
+  call.set_version(kVersionOfAllCalls);
   absl::StatusOr<wire::StoreReply> reply = calls_->call(call, deadline_after(timeout));
   if (absl::IsDeadlineExceeded(reply.status())) {
     return absl::DeadlineExceededError(absl::StrCat(description(), ": no answer within ",
@@ -180,7 +180,7 @@ absl::Status StoreHandle::reach(absl::Duration timeout) {
 absl::StatusOr<wire::StoreReply> StoreHandle::wait_for(wire::StoreCall::Read read,
                                                        TimePoint deadline, absl::Duration timeout) {
   wire::StoreCall call;
-  call.set_version(kStoreVersion);
+  call.set_version(kVersionOfAllCalls);
   *call.mutable_read() = std::move(read);
   call.mutable_read()->set_until(wire::StoreCall::Read::ALL_EXIST);
   absl::Status last;

@@ -11,9 +11,10 @@ is examples/rnn_model_parallel, a trainer and a parameter server on two hosts. I
 - processes without a certificate of the job, and processes that speak something else;
 - a flood of connections, while the job trains.
 
-It attacks a worker, and the job's store, which rank 0 serves. Then it attacks a second group, whose
-workers have certificates of a site (tests/attacks/member_attacks.cc): by a member, by processes with
-certificates that are wrong in one point, and by a flood during which a member joins. Exit code 0: all held.
+It attacks a worker, and the job's store, which rank 0 serves. Then it attacks a second group, whose workers
+have certificates of one site (tests/attacks/member_attacks.cc): by a member, by processes whose
+certificates have one fault each, and by a flood of connections while another member joins again and again.
+Exit code 0: all held.
 """
 import argparse
 import contextlib
@@ -40,6 +41,10 @@ SITE_STORE_PORT = 29401
 # Names that plain frames carry: functions, classes and workers.
 NAMES = re.compile(rb"LstmState|RnnModel|Decoder|Embedding|aten::|weft|trainer|spiffe")
 DESCRIPTORS = 1024
+# A connection without an accepted Hello is shut down after 20 s (docs/security.md). A busy machine is later.
+HANDSHAKE_SECONDS = 30
+RATE = 1000  # connections per second of a flood
+JOIN_SECONDS = 2
 CLONE_NEWNET = 0x40000000
 
 
@@ -225,19 +230,20 @@ def speak_plain(address, text):
 
 
 def drip(address):
-    """Begins a TLS handshake with a byte in each half second. Returns when the far end has enough."""
+    """Sends a TLS handshake one byte every 0.5 s. Returns when the far end closes the connection, or after 120 s."""
     begun = time.monotonic()
     with socket.create_connection(address, timeout=0.5) as plain:
         for number in range(240):
             try:
                 plain.sendall(b"\x16\x03\x01\x02\x00"[number:number + 1] or b"\x01")
-                if not plain.recv(1024):
-                    break
+                if plain.recv(1024):
+                    continue
             except TimeoutError:
                 continue
             except (ConnectionResetError, BrokenPipeError):
-                break
-    return f"closed after {time.monotonic() - begun:.0f} s"
+                pass
+            return f"closed after {time.monotonic() - begun:.0f} s"
+    return "still open"
 
 
 def flood(address, connections, rate):
@@ -316,8 +322,8 @@ def unknown_processes(target, address, folder, report):
         answer = on_host("outside", attack)
         report.line(f"{target}: {what}", answer.startswith(("refused", "closed")), answer)
     answer = on_host("outside", lambda: drip(address))
-    report.line(f"{target}: a handshake of two bytes a second", answer.startswith("closed after") and int(
-        answer.split()[2]) <= 30, answer)
+    report.line(f"{target}: a handshake of two bytes a second",
+                answer.startswith("closed after") and int(answer.split()[2]) <= HANDSHAKE_SECONDS, answer)
     for what, shape in ADVISORIES.items():
         answers = on_host("outside", lambda: ", ".join(sorted(repeat(address, shape, 500))))
         report.line(f"{target}: {what}, 500 times each way", "ANSWERED" not in answers and "Error" not in answers, answers)
@@ -342,11 +348,10 @@ def attack_two_hosts(options, home, folder, report):
             trainer.wait_for(STEP, max(trainer.count(STEP) + 1, first + 2))
             return (trainer.count(STEP) - first) * 20 / (time.monotonic() - begun), text
 
-        rate = 1000
-        calm, _ = steps_per_second(lambda: time.sleep(options.connections / rate))
+        calm, _ = steps_per_second(lambda: time.sleep(options.connections / RATE))
         for what, target, process in (("worker", address, server), ("store", store, trainer)):
             before = memory_of(process)
-            busy, text = steps_per_second(lambda: on_host("outside", lambda: flood(target, options.connections, rate)))
+            busy, text = steps_per_second(lambda: on_host("outside", lambda: flood(target, options.connections, RATE)))
             grown = memory_of(process) - before
             report.line(f"flood of the {what}: silent connections", process.process.poll() is None, text)
             report.line(f"flood of the {what}: its memory", grown <= 32, f"{grown:+.0f} MiB")
@@ -379,15 +384,15 @@ def attack_from_inside(options, folder, report):
                 process = member("trainer", "late", 3)
                 code = process.wait(60)
                 lines = [line for line in process.lines if line.startswith("joined in")]
-                took.append(float(lines[0].split()[2]) if code == 0 and lines else 60.0)
+                took.append(float(lines[0].split()[2]) if code == 0 and lines else float("inf"))
 
         joining = threading.Thread(target=join_again_and_again)
         joining.start()
-        text = on_host("outside", lambda: flood(address, options.connections // 3, 1000))
+        text = on_host("outside", lambda: flood(address, options.connections // 3, RATE))
         over.set()
         joining.join()
-        report.line("flood: members join meanwhile", max(took) <= 2,
-                    f"{len(took)} times, {max(took):.2f} s at most; {text}")
+        report.line("flood: members join meanwhile", bool(took) and max(took) <= JOIN_SECONDS,
+                    f"{len(took)} times, {max(took, default=0):.2f} s at most; {text}")
 
         processes.append(member("outside", "guest", 2, folder))
         codes = [process.wait(120) for process in reversed(processes)]

@@ -129,14 +129,16 @@ class TrainJob:
         return {"PET_NNODES": str(RANKS), "PET_NODE_RANK": str(rank), "PET_NPROC_PER_NODE": "1",
                 "PET_MASTER_ADDR": "n1", "PET_MASTER_PORT": port, "JOB_COMPLETION_INDEX": str(rank)}
 
+    def start_pod(self, cluster, program, rank, port):
+        return cluster.start(list(HOSTS)[rank], program, **self.variables(cluster, rank, port))
+
     def start(self, cluster, program):
         port = cluster.new_port()
-        self.start_pod = lambda rank: cluster.start(list(HOSTS)[rank], program, **self.variables(cluster, rank, port))
-        return [self.start_pod(rank) for rank in range(RANKS)]
+        return [self.start_pod(cluster, program, rank, port) for rank in range(RANKS)]
 
 
 class IndexedJob(TrainJob):
-    name, replaces_pods = "pods of an indexed Job (played)", True
+    name = "pods of an indexed Job (played)"
 
     def variables(self, cluster, rank, port):
         return {"JOB_COMPLETION_INDEX": str(rank), "WEFT_WORLD_SIZE": str(RANKS), "MASTER_ADDR": "n1",
@@ -303,14 +305,14 @@ def kill_host(launcher, cluster, report):
 
 
 def replace_pod(launcher, cluster, report):
-    if not hasattr(launcher, "replaces_pods"):
+    if not isinstance(launcher, IndexedJob):
         return
     program = [cluster.build / "examples/parameter_server/parameter_server", *PARAMETER_SERVER[:2], "--epochs", "20",
                "--checkpoint-every", "100", "--out", cluster.folder / "replaced"]
     with started(launcher, cluster, program) as processes:
         processes[1].wait_for("epoch 2 of")
         processes[2].kill()
-        processes[2] = launcher.start_pod(2)
+        processes[2] = launcher.start_pod(cluster, program, 2, str(cluster.port))
         ended = codes(processes)
         found = re.search(r"test accuracy .* workers", "\n".join(processes[1].lines))
     report.line(launcher, "a pod is replaced", ended == [0] * RANKS and found is not None,

@@ -153,8 +153,9 @@ class Worker::Stack {
   Future<void> begun() const { return begun_.future(); }
   DebugInfo debug_info() const;
   Future<void> ended() const { return outcome_->promise.future(); }
-  // If the launcher restarts the whole group, the first attempt of its epoch has the same number.
-  bool restarted() const { return attempt_ > options_.place.group_epoch; }
+  bool restarted() const {
+    return options_.place.restarted() || attempt_ > options_.place.restart_count;
+  }
 
  private:
   void end(ShutdownOptions options, const RpcRuntime* runtime);
@@ -179,8 +180,8 @@ class Worker::Stack {
   const WorkerOptions options_;
   // The group's store, which may be hosted here. It lives at least as long as this worker.
   std::shared_ptr<RendezvousStore> store_;
-  uint32_t round_ = 0;  // JoinResult::round
-  uint32_t attempt_ = 0;
+  uint32_t round_ = 0;    // JoinResult::round
+  uint32_t attempt_ = 0;  // JoinResult::attempt
   SystemClock clock_;
   ThreadExecutor executor_;
   std::unique_ptr<Transport> transport_;
@@ -434,10 +435,12 @@ void Worker::Stack::end(ShutdownOptions options, const RpcRuntime* runtime) {
   absl::Status status;
   if (options.graceful) status = drain(options.timeout.or_else(options_.shutdown_timeout));
   if (options.graceful || others_go_on()) keep_store();
-  if (options_.dynamic && membership_ != nullptr) {
+  // A static group leaves together, and then no mark is needed.
+  if ((options_.dynamic || !options.graceful) && membership_ != nullptr) {
+    const rpc_internal::JoinKeys keys(options_.place.run_id, options_.place.group_epoch, round_);
     store_thread_.run(
-        [store = store_, place = options_.place, self = agent_->self().id] {
-          (void)mark_left(*store, place.run_id, place.group_epoch, self);
+        [store = store_, keys, self = agent_->self().id] {
+          (void)rpc_internal::mark_left(*store, keys, self);
         },
         kStoreTime);
   }

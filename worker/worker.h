@@ -78,7 +78,9 @@ class Worker {
 
   WorkerId id() const;
   const std::string& name() const;
-  // Whether this process has taken the place of an earlier one of its rank while the group went on.
+  // True if this process took over its rank from an earlier process while the group went on:
+  // weft_launch has restarted it, or a pod of Kubernetes was replaced. False if the whole group was
+  // restarted.
   bool restarted() const;
   // All members by rank, including this one: the newest incarnation of each, also if it is dead.
   std::vector<WorkerInfo> workers() const;

@@ -96,8 +96,8 @@ absl::Status WorkerOptions::validate() const {
   }
   if (newest_protocol < kProtocols.oldest || newest_protocol > kProtocols.newest) {
     return absl::InvalidArgumentError(absl::StrCat("newest_protocol = ", newest_protocol,
-                                                   " (WEFT_NEWEST_PROTOCOL) is not within ",
-                                                   kProtocols.oldest, " and ", kProtocols.newest));
+                                                   " (WEFT_NEWEST_PROTOCOL) is not ",
+                                                   kProtocols.oldest, " to ", kProtocols.newest));
   }
   if (spin < Nanoseconds::zero() || spin > std::chrono::seconds(1)) {
     return absl::InvalidArgumentError(

@@ -68,8 +68,8 @@ struct WorkerOptions {
   using Security = SecurityMode;
   Security security = Security::kAuto;
 
-  // The newest version of the wire protocol that this worker speaks (docs/upgrading.md). An earlier
-  // one serves to try a group of mixed versions. from_env() reads WEFT_NEWEST_PROTOCOL.
+  // The newest version of the wire protocol that this worker speaks (docs/upgrading.md). Lower it
+  // only to test a group of mixed versions. from_env() reads WEFT_NEWEST_PROTOCOL.
   uint32_t newest_protocol = kProtocols.newest;
 
   // A dynamic group has no size. Workers join it at any time under their `name`, and shutdown

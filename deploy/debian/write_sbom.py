@@ -3,9 +3,9 @@
 
   write_sbom.py [--torch FOLDER] [--out FILE] PACKAGE.deb ...
 
-It names each package with its SHA-256, what the package depends on, with the versions that are installed here
-(they were built against these), and the LibTorch whose headers were used, if its folder is given. The identifiers of
-Debian's packages are package URLs (https://github.com/package-url/purl-spec).
+It lists each package with its SHA-256, and the packages on which it depends, in the versions that are installed here.
+With --torch it also lists that LibTorch, on which the -dev package depends. Licences are not stated. Identifiers are
+package URLs (https://github.com/package-url/purl-spec).
 """
 import argparse
 import datetime
@@ -39,15 +39,15 @@ def package(name, version, url, checksum=None):
     return entry
 
 
-def debian_url(name, version, architecture):
-    return f"pkg:deb/debian/{name}@{version.replace('+', '%2B').replace(':', '%3A')}?arch={architecture}"
+def debian_url(name, version, architecture, vendor="debian"):
+    return f"pkg:deb/{vendor}/{name}@{version.replace('+', '%2B').replace(':', '%3A')}?arch={architecture}"
 
 
 def made(path):
     """The entry of a package that was made here, and the names of what it depends on."""
     name, version, architecture, depends = (output_of("dpkg-deb", "--field", str(path), field) for field in
                                             ("Package", "Version", "Architecture", "Depends"))
-    entry = package(name, version, debian_url(name, version, architecture),
+    entry = package(name, version, debian_url(name, version, architecture, "weft"),
                     hashlib.sha256(path.read_bytes()).hexdigest())
     # "libc6 (>= 2.34), a | b": of alternatives the first counts.
     names = [re.split(r"[\s(:|]", one.strip())[0] for one in depends.split(",") if one.strip()]
@@ -55,10 +55,12 @@ def made(path):
 
 
 def installed(name):
-    found = output_of("dpkg-query", "--show", "--showformat=${db:Status-Abbrev}\t${Version}\t${Architecture}\n", name)
-    status, version, architecture = found.splitlines()[0].split("\t")
-    if not status.startswith("ii"):
+    found = subprocess.run(
+        ["dpkg-query", "--show", "--showformat=${db:Status-Abbrev}\t${Version}\t${Architecture}\n", name],
+        capture_output=True, text=True).stdout
+    if not found.startswith("ii"):
         raise SystemExit(f"write_sbom.py: '{name}' is not installed, so its version is unknown")
+    _, version, architecture = found.splitlines()[0].split("\t")
     return package(name, version, debian_url(name, version, architecture))
 
 
@@ -100,8 +102,8 @@ def bill(debs, torch):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("debs", nargs="+", type=pathlib.Path, metavar="PACKAGE.deb")
-    parser.add_argument("--torch", type=pathlib.Path, help="the folder of LibTorch's version.py")
-    parser.add_argument("--out", type=pathlib.Path, help="otherwise it prints")
+    parser.add_argument("--torch", type=pathlib.Path, help="folder of the torch package, with version.py")
+    parser.add_argument("--out", type=pathlib.Path, help="file to write; default: standard output")
     options = parser.parse_args()
     text = json.dumps(bill(options.debs, options.torch), indent=2) + "\n"
     if options.out:

@@ -169,7 +169,7 @@ int run(int argc, char** argv) {
   if (!command.options) return command.print();
   JobOptions& job = *command.options;
   WorkerOptions options = launched_worker(job);
-  const bool restarted = is_restart(options.place);
+  const bool restarted = options.place.restarted();
   if (restarted && JobCheckpoints(job).is_over()) return 0;
   if (options.place.rank == 0) {
     if (!restarted) clear_server_folder(job);

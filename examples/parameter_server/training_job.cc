@@ -72,8 +72,6 @@ RpcError error_of_trainer(const Worker& trainer, const RpcError& error) {
                                absl::StrCat(trainer.name(), ": ", lost, error.status().message())));
 }
 
-bool is_restart(const LaunchEnvironment& place) { return place.restart_count > place.group_epoch; }
-
 void clear_server_folder(const JobOptions& options) {
   if (options.server_keeps_itself()) std::filesystem::remove_all(options.server_folder());
 }

@@ -51,9 +51,6 @@ WorkerOptions launched_worker(JobOptions& options);
 // The error of a trainer, which names the trainer: all write to one terminal.
 RpcError error_of_trainer(const Worker& trainer, const RpcError& error);
 
-// True for a process that the launcher has restarted in a running job.
-bool is_restart(const LaunchEnvironment& place);
-
 // Call it on a server that was not restarted. A restarted one loads what it has saved.
 void clear_server_folder(const JobOptions& options);
 // Makes the server save itself. Null if the options do not say so.

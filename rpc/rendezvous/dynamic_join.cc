@@ -75,8 +75,7 @@ class Incarnations {
       WEFT_ASSIGN_OR_RETURN(MemberRecord member,
                             MemberRecord::decode(store_, keys[2 * i], indices[i], record->value));
       WEFT_RETURN_IF_ERROR(member.check_author(record->author));
-      WEFT_ASSIGN_OR_RETURN(const bool ended,
-                            has_ended(member.member, keys[2 * i + 1], values[2 * i + 1]));
+      WEFT_ASSIGN_OR_RETURN(const bool ended, has_ended(member, values[2 * i + 1]));
       result[i] = {std::move(member), ended};
     }
     return result;
@@ -87,17 +86,12 @@ class Incarnations {
   }
 
  private:
-  absl::StatusOr<bool> has_ended(const MemberInfo& member, const std::string& left_key,
+  absl::StatusOr<bool> has_ended(const MemberRecord& member,
                                  const std::optional<StoredValue>& left) const {
     for (const DeathRecord& death_record : death_records_) {
-      if (death_record.dead == member.id) return true;
+      if (death_record.dead == member.member.id) return true;
     }
-    // Nobody else can say that a worker has left.
-    if (!left || (!left->author.empty() && left->author != member.name)) return false;
-    uint32_t number = 0;
-    if (absl::SimpleAtoi(left->value, &number)) return member.id.incarnation <= number;
-    return absl::InternalError(
-        absl::StrCat(store_.description(), ": '", left_key, "' holds no number"));
+    return member.has_left(left);
   }
 
   RendezvousStore& store_;
@@ -165,7 +159,7 @@ void withdraw(RendezvousStore& store, const JoinKeys& keys, const Incarnations& 
   const WorkerId id = self.member.id;
   const auto held = incarnations.newest(id.index);
   if (!held.ok() || !*held || (*held)->record.member.id != id) return;
-  (void)store.set(keys.left(id.index), absl::StrCat(id.incarnation));
+  (void)rpc_internal::mark_left(store, keys, id);
 }
 
 }  // namespace
@@ -187,11 +181,6 @@ absl::StatusOr<JoinResult> join_dynamic_group(RendezvousStore& store, const Join
   if (!result.ok() && !absl::IsAlreadyExists(result.status()))
     withdraw(store, keys, incarnations, self);
   return result;
-}
-
-absl::Status mark_left(RendezvousStore& store, const std::string& group, uint32_t epoch,
-                       WorkerId self) {
-  return store.set(JoinKeys(group, epoch).left(self.index), absl::StrCat(self.incarnation));
 }
 
 }  // namespace weft

@@ -22,8 +22,4 @@ namespace weft {
 absl::StatusOr<JoinResult> join_dynamic_group(RendezvousStore& store, const JoinRequest& request,
                                               const std::vector<DeathRecord>& death_records);
 
-// Marks this incarnation as left, so that later joiners do not try to meet it.
-absl::Status mark_left(RendezvousStore& store, const std::string& group, uint32_t epoch,
-                       WorkerId self);
-
 }  // namespace weft

@@ -71,6 +71,18 @@ absl::Status MemberRecord::check_author(const std::string& author) const {
       "the record of worker '", member.name, "' was written by worker '", printable(author), "'"));
 }
 
+absl::StatusOr<bool> MemberRecord::has_left(const std::optional<StoredValue>& mark) const {
+  if (!mark || (!mark->author.empty() && mark->author != member.name)) return false;
+  uint32_t number = 0;
+  if (absl::SimpleAtoi(mark->value, &number)) return member.id.incarnation <= number;
+  return absl::InternalError(absl::StrCat("the mark that worker '", member.name, "' has left is '",
+                                          printable(mark->value), "', which is no number"));
+}
+
+absl::Status mark_left(RendezvousStore& store, const JoinKeys& keys, WorkerId self) {
+  return store.set(keys.left(self.index), absl::StrCat(self.incarnation));
+}
+
 absl::StatusOr<uint32_t> current_round(RendezvousStore& store, const JoinKeys& keys) {
   constexpr uint32_t kAtATime = 64;
   for (uint32_t first = 0;; first += kAtATime) {

@@ -27,9 +27,9 @@ struct JoinKeys {
   std::string member(uint32_t index) const;
   std::string world_size() const;
   std::string failure() const;
-  // Dynamic groups: how many indices are given out; the last incarnation of an index that has left.
+  std::string left(uint32_t index) const;  // the last incarnation that has left
+  // Dynamic groups: how many indices are given out.
   std::string indices() const;
-  std::string left(uint32_t index) const;
   // Static groups: exists once the group has completed this round.
   std::string ended(uint32_t round) const;
 
@@ -46,6 +46,10 @@ struct MemberRecord {
   std::string encode() const;
   // PermissionDenied: a certificate proves that another worker has written the record.
   absl::Status check_author(const std::string& author) const;
+  // Whether the process has left. `mark`: what is under its index's key `left`. Nobody else can say
+  // that a worker has left, so the mark of another proven author says nothing. Internal: it is no
+  // number.
+  absl::StatusOr<bool> has_left(const std::optional<StoredValue>& mark) const;
   // Internal: the text under `key` is no member record.
   static absl::StatusOr<MemberRecord> decode(const RendezvousStore& store, const std::string& key,
                                              uint32_t index, const std::string& text);
@@ -58,6 +62,9 @@ absl::StatusOr<std::optional<WorkerInfo>> find_incarnation(RendezvousStore& stor
                                                            WorkerId incarnation);
 // Static groups: the round that workers join now.
 absl::StatusOr<uint32_t> current_round(RendezvousStore& store, const JoinKeys& keys);
+// Marks this incarnation as left: later joiners do not try to meet it, and in a static group
+// another process may take over its rank.
+absl::Status mark_left(RendezvousStore& store, const JoinKeys& keys, WorkerId self);
 // InvalidArgument: the name, the address or the group is bad.
 absl::Status check_joiner(const JoinRequest& request);
 // Reads the decimal number under `key`; 0 if the key does not exist. Internal: it holds no number.

@@ -39,10 +39,6 @@ absl::Status check(const JoinRequest& request) {
   return absl::OkStatus();
 }
 
-absl::Duration patience_of(const JoinRequest& request) {
-  return request.timeout > absl::ZeroDuration() ? request.timeout : absl::InfiniteDuration();
-}
-
 std::string random_token() {
   std::random_device device;
   return absl::StrCat(absl::Hex(device()), absl::Hex(device()));
@@ -102,42 +98,64 @@ absl::Status claim_rank(RendezvousStore& store, const JoinKeys& keys, const Join
                    "; a restarted process needs a higher restart count than ", request.attempt));
 }
 
-// Whether a death record names the process that has the rank. If so, returns the next attempt.
-absl::StatusOr<std::optional<uint32_t>> attempt_after_death(RendezvousStore& store,
-                                                            const JoinKeys& keys, uint32_t rank,
-                                                            std::set<WorkerId>& dead,
-                                                            DeathRecords& records) {
-  WEFT_ASSIGN_OR_RETURN(const std::vector<DeathRecord> read, records.read());
-  for (const DeathRecord& record : read) dead.insert(record.dead);
-  WEFT_ASSIGN_OR_RETURN(const auto held, store.try_get(keys.member(rank)));
-  if (!held) return std::nullopt;
-  WEFT_ASSIGN_OR_RETURN(const MemberRecord holder,
-                        MemberRecord::decode(store, keys.member(rank), rank, *held));
-  if (!dead.contains(holder.member.id)) return std::nullopt;
-  return holder.attempt + 1;
-}
+// Knows whether the process that has a rank of the group is gone.
+class Holder {
+ public:
+  Holder(RendezvousStore& store, const JoinKeys& keys, const JoinRequest& request)
+      : store_(store),
+        keys_(keys),
+        rank_(request.rank),
+        // The records live no longer than this object.
+        records_(std::shared_ptr<RendezvousStore>(std::shared_ptr<void>(), &store), request.group,
+                 request.epoch) {}
 
-// Claims the rank as soon as the process that has it is dead. Returns the attempt of the claim.
+  // The attempt after that of the process, if a death record names it or if it has left. nullopt:
+  // it may live.
+  absl::StatusOr<std::optional<uint32_t>> next_attempt() {
+    WEFT_ASSIGN_OR_RETURN(const std::vector<DeathRecord> read, records_.read());
+    for (const DeathRecord& record : read) dead_.insert(record.dead);
+    const std::string key = keys_.member(rank_);
+    WEFT_ASSIGN_OR_RETURN(const auto texts, store_.read({key, keys_.left(rank_)}));
+    if (!texts[0]) return std::nullopt;
+    WEFT_ASSIGN_OR_RETURN(const MemberRecord record,
+                          MemberRecord::decode(store_, key, rank_, texts[0]->value));
+    WEFT_ASSIGN_OR_RETURN(const bool has_left, record.has_left(texts[1]));
+    if (!has_left && !dead_.contains(record.member.id)) return std::nullopt;
+    return record.attempt + 1;
+  }
+
+ private:
+  RendezvousStore& store_;
+  const JoinKeys& keys_;
+  const uint32_t rank_;
+  DeathRecords records_;
+  std::set<WorkerId> dead_;
+};
+
+// Claims the rank as soon as the process that has it is gone. Returns the attempt of the claim.
+// Aborted: the group has completed a `shutdown` meanwhile, so this is not the round to join.
 absl::StatusOr<uint32_t> claim_rank_of_the_dead(RendezvousStore& store, const JoinKeys& keys,
-                                                JoinRequest request) {
-  // The records live in this call only.
-  DeathRecords records(std::shared_ptr<RendezvousStore>(std::shared_ptr<void>(), &store),
-                       request.group, request.epoch);
-  std::set<WorkerId> dead;
-  absl::Duration left = patience_of(request);
+                                                JoinRequest request, uint32_t round,
+                                                absl::Duration& left) {
+  Holder holder(store, keys, request);
+  bool told = false;
   while (true) {
     const absl::Status claimed = claim_rank(store, keys, request);
     if (claimed.ok()) return request.attempt;
     if (!absl::IsAlreadyExists(claimed)) return claimed;
-    WEFT_ASSIGN_OR_RETURN(const std::optional<uint32_t> next,
-                          attempt_after_death(store, keys, request.rank, dead, records));
+    WEFT_ASSIGN_OR_RETURN(const std::optional<uint32_t> next, holder.next_attempt());
     if (next.has_value() && *next > request.attempt) {
       request.attempt = *next;
       continue;
     }
+    WEFT_ASSIGN_OR_RETURN(const auto ended, store.try_get(keys.ended(round)));
+    if (ended) return absl::AbortedError("the round has ended");
     if (left <= absl::ZeroDuration()) {
       return absl::AlreadyExistsError(absl::StrCat(
           claimed.message(), ", or the group must have declared that process dead; it has not"));
+    }
+    if (!std::exchange(told, true)) {
+      log_warning("worker '", request.name, "' waits for a death: ", claimed.message());
     }
     // Nobody writes this key unless the group fails.
     const absl::Duration slice = std::min(left, kWaitSlice);
@@ -204,14 +222,13 @@ absl::Status missing_ranks_error(RendezvousStore& store, const JoinKeys& keys,
 }
 
 // Measures the time by the slices that the store has waited, so it needs no clock.
-absl::Status wait_for_all(RendezvousStore& store, const JoinKeys& keys,
-                          const JoinRequest& request) {
+absl::Status wait_for_all(RendezvousStore& store, const JoinKeys& keys, const JoinRequest& request,
+                          absl::Duration left) {
   // A part at a time, because the store keeps each key for which a call waits, and because what is
   // there need not be waited for again.
   constexpr size_t kAtATime = 64;
   std::vector<std::string> records = member_keys(keys, request);
   std::reverse(records.begin(), records.end());
-  absl::Duration left = patience_of(request);
   while (true) {
     const absl::Duration slice = std::min(left, kWaitSlice);
     const size_t part = std::min(kAtATime, records.size());
@@ -227,22 +244,55 @@ absl::Status wait_for_all(RendezvousStore& store, const JoinKeys& keys,
   }
 }
 
+// Waits for the others, and reads their records.
+absl::StatusOr<std::vector<MemberInfo>> meet_all(RendezvousStore& store, const JoinKeys& keys,
+                                                 const JoinRequest& request, WorkerId self,
+                                                 absl::Duration left) {
+  WEFT_RETURN_IF_ERROR(wait_for_all(store, keys, request, left));
+  std::vector<MemberInfo> members;
+  WEFT_ASSIGN_OR_RETURN(const auto texts, store.read(member_keys(keys, request)));
+  for (uint32_t rank = 0; rank < request.world_size; ++rank) {
+    const std::string key = keys.member(rank);
+    const std::optional<StoredValue>& text = texts[rank];
+    if (!text) return absl::InternalError(absl::StrCat("'", key, "' vanished from the store"));
+    WEFT_ASSIGN_OR_RETURN(MemberRecord found, MemberRecord::decode(store, key, rank, text->value));
+    WEFT_RETURN_IF_ERROR(found.check_author(text->author));
+    MemberInfo& member = found.member;
+    // A process with a higher attempt may have taken this rank during the wait.
+    if (rank == self.index && member.id != self) {
+      return absl::AlreadyExistsError(absl::StrCat("rank ", rank, " was taken over by '",
+                                                   member.name, "' at ", member.address));
+    }
+    members.push_back(std::move(member));
+  }
+  return members;
+}
+
 }  // namespace
 
 absl::StatusOr<JoinResult> join_static_group(RendezvousStore& store, const JoinRequest& request) {
   WEFT_RETURN_IF_ERROR(check(request));
+  absl::Duration left =
+      request.timeout > absl::ZeroDuration() ? request.timeout : absl::InfiniteDuration();
   JoinResult result;
-  WEFT_ASSIGN_OR_RETURN(result.round,
-                        rpc_internal::current_round(store, JoinKeys(request.group, request.epoch)));
-  const JoinKeys keys(request.group, request.epoch, result.round);
-  WEFT_RETURN_IF_ERROR(check_failure(store, keys));
-  WEFT_RETURN_IF_ERROR(agree_on_world_size(store, keys, request));
   result.attempt = request.attempt;
-  if (request.replaces_the_dead) {
-    WEFT_ASSIGN_OR_RETURN(result.attempt, claim_rank_of_the_dead(store, keys, request));
-  } else {
-    WEFT_RETURN_IF_ERROR(claim_rank(store, keys, request));
+  std::optional<JoinKeys> round_keys;
+  while (true) {
+    WEFT_ASSIGN_OR_RETURN(
+        result.round, rpc_internal::current_round(store, JoinKeys(request.group, request.epoch)));
+    const JoinKeys& keys = round_keys.emplace(request.group, request.epoch, result.round);
+    WEFT_RETURN_IF_ERROR(check_failure(store, keys));
+    WEFT_RETURN_IF_ERROR(agree_on_world_size(store, keys, request));
+    if (!request.replaces_the_dead) {
+      WEFT_RETURN_IF_ERROR(claim_rank(store, keys, request));
+      break;
+    }
+    const auto attempt = claim_rank_of_the_dead(store, keys, request, result.round, left);
+    if (absl::IsAborted(attempt.status())) continue;  // to the next round
+    WEFT_ASSIGN_OR_RETURN(result.attempt, attempt);
+    break;
   }
+  const JoinKeys& keys = *round_keys;
   WEFT_RETURN_IF_ERROR(claim_name(store, keys, request));
 
   MemberRecord record;
@@ -253,24 +303,14 @@ absl::StatusOr<JoinResult> join_static_group(RendezvousStore& store, const JoinR
   self.rank = request.rank;
   self.address = request.address;
   WEFT_RETURN_IF_ERROR(publish(store, keys, record));
-  WEFT_RETURN_IF_ERROR(wait_for_all(store, keys, request));
-
   result.self = self.id;
-  WEFT_ASSIGN_OR_RETURN(const auto texts, store.read(member_keys(keys, request)));
-  for (uint32_t rank = 0; rank < request.world_size; ++rank) {
-    const std::string key = keys.member(rank);
-    const std::optional<StoredValue>& text = texts[rank];
-    if (!text) return absl::InternalError(absl::StrCat("'", key, "' vanished from the store"));
-    WEFT_ASSIGN_OR_RETURN(MemberRecord found, MemberRecord::decode(store, key, rank, text->value));
-    WEFT_RETURN_IF_ERROR(found.check_author(text->author));
-    MemberInfo& member = found.member;
-    // A process with a higher attempt may have taken this rank during the wait.
-    if (rank == self.rank && member.id != self.id) {
-      return absl::AlreadyExistsError(absl::StrCat("rank ", rank, " was taken over by '",
-                                                   member.name, "' at ", member.address));
-    }
-    result.members.push_back(std::move(member));
+  auto members = meet_all(store, keys, request, self.id, left);
+  if (!members.ok()) {
+    // No process stands behind the record now. A process that replaces this one learns it here.
+    (void)rpc_internal::mark_left(store, keys, self.id);
+    return members.status();
   }
+  result.members = *std::move(members);
   return result;
 }
 

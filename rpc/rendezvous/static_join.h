@@ -1,7 +1,8 @@
 // Joins a static group: each rank publishes its record and reads the records of all other ranks.
 //
 // Thread safety: the functions may be called from any thread.
-// Blocking: join_static_group waits for all ranks, at most for `timeout`.
+// Blocking: join_static_group waits for all ranks, and perhaps before for the end of the process
+// that has the rank; at most for `timeout` in all.
 // Protocol: a process claims its rank for its attempt, then its name, then the next incarnation of
 // its rank. It publishes its record and waits for the others. Some mistakes cannot be repaired by
 // waiting: two workers with one name, or two different world sizes. A process writes such a failure
@@ -27,8 +28,9 @@ struct JoinRequest {
   std::string group = "weft";  // the name of the job on this store; at most 1 KiB
   uint32_t epoch = 0;          // restarts of the whole group; only workers of one epoch meet
   uint32_t attempt = 0;        // restarts of this rank within the epoch
-  // Static groups: nobody counts restarts, so `attempt` is only the least one. If another process
-  // has the rank, join_static_group waits until a death record names it. Then it takes its place.
+  // Static groups only. Nobody counts restarts, so `attempt` is a lower bound. If another process
+  // has the rank, join_static_group waits until that one has left or is declared dead, and claims
+  // the next attempt.
   bool replaces_the_dead = false;
   std::string name;  // of the worker; check_worker_name has the rules
   uint32_t rank = 0;
@@ -48,14 +50,14 @@ struct JoinResult {
   WorkerId self;
   std::vector<MemberInfo> members;  // newest incarnations; static group: members[r] is rank r
   uint32_t round = 0;               // static group: how often it has completed a `shutdown`
-  uint32_t attempt = 0;  // that of the request, or a later one, if it has replaced a dead process
+  uint32_t attempt = 0;  // static group: that of the request, or a later one (replaces_the_dead)
 };
 
 // Errors, besides those of the store:
 // InvalidArgument: the name is bad, or the rank or the world size is out of range. Or the group or
 // the address is empty, too long or not printable ASCII. Or another process has another world size.
 // AlreadyExists: the name is taken, the rank is taken in this attempt, or a later incarnation has
-// the rank. With `replaces_the_dead`, this is said once the timeout has passed.
+// the rank. With `replaces_the_dead`, a rank that is taken is an error only after `timeout`.
 // DeadlineExceeded: not all ranks joined in time; the message lists the missing ones.
 absl::StatusOr<JoinResult> join_static_group(RendezvousStore& store, const JoinRequest& request);
 

@@ -10,6 +10,9 @@
 namespace weft::rpc_internal {
 namespace {
 
+// Workers of this version and earlier ones speak one version, and say only that.
+constexpr uint32_t kLastWithoutRange = 6;
+
 ProtocolRange protocols_of(const wire::Hello& hello) {
   return {hello.protocol(), std::max(hello.protocol(), hello.newest_protocol())};
 }
@@ -51,15 +54,14 @@ absl::StatusOr<wire::Hello> parse_hello(std::string_view text) {
 absl::StatusOr<uint32_t> common_protocol(const wire::Hello& hello, ProtocolRange here) {
   const ProtocolRange there = protocols_of(hello);
   const uint32_t newest = std::min(here.newest, there.newest);
-  if (newest >= std::max(here.oldest, there.oldest)) return newest;
+  if (there.oldest > 0 && newest >= std::max(here.oldest, there.oldest)) return newest;
   return absl::PermissionDeniedError(absl::StrCat("the far end speaks ", to_text(there),
                                                   " of the protocol, this worker ", to_text(here)));
 }
 
 wire::Hello hello_of(const PeerIdentity& self) {
   wire::Hello hello = answer_of(self, self.protocols.oldest);
-  // Version 6 has no such field.
-  if (self.protocols.newest > 6) hello.set_newest_protocol(self.protocols.newest);
+  if (self.protocols.newest > kLastWithoutRange) hello.set_newest_protocol(self.protocols.newest);
   return hello;
 }
 
@@ -76,9 +78,8 @@ wire::Hello answer_of(const PeerIdentity& self, uint32_t protocol) {
 }
 
 PeerIdentity identity_of(const wire::Hello& hello) {
-  return {hello.group(),      hello.name(),     WorkerId::from_bits(hello.worker()),
-          hello.address(),    hello.security(), hello.role(),
-          protocols_of(hello)};
+  return {hello.group(),   hello.name(),     WorkerId::from_bits(hello.worker()),
+          hello.address(), hello.security(), hello.role()};
 }
 
 }  // namespace weft::rpc_internal

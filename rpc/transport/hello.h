@@ -2,7 +2,7 @@
 //
 // Thread safety: pure functions.
 // Errors: InvalidArgument (none, too large, cannot be parsed, or its name, group, address or
-// role must not be printed), PermissionDenied (no common protocol version).
+// role is not printable), PermissionDenied (no common protocol version).
 // Protocol: proto/weft.proto, message Hello.
 #pragma once
 
@@ -23,9 +23,9 @@ inline constexpr size_t kMostHello = size_t{8} << 10;
 absl::StatusOr<wire::Hello> parse_hello(std::string_view text);
 // The newest version that this end and the sender of the hello speak. PermissionDenied: none.
 absl::StatusOr<uint32_t> common_protocol(const wire::Hello& hello, ProtocolRange here);
-// With this a worker dials.
+// The hello of a dialler.
 wire::Hello hello_of(const PeerIdentity& self);
-// With this it answers a hello. `protocol`: what common_protocol has found.
+// The answer to a hello; `protocol` is the result of common_protocol.
 wire::Hello answer_of(const PeerIdentity& self, uint32_t protocol);
 PeerIdentity identity_of(const wire::Hello& hello);
 

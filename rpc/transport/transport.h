@@ -49,7 +49,7 @@ struct PeerIdentity {
   std::string address = {};   // where it can be dialled; `connect` ignores it
   std::string security = {};  // its mode (docs/security.md), "" for auto; `connect` ignores it
   std::string role = {};      // what it may call depends on it; `connect` ignores it
-  ProtocolRange protocols = kProtocols;  // that it speaks; `connect` ignores it
+  ProtocolRange protocols = kProtocols;  // of this worker itself; has no meaning for peers
 };
 
 // Counts, since a stream began, the bytes (Frame::cost) that `send` has put on it.

@@ -25,6 +25,7 @@
 #include "weft/rpc/rendezvous/join_records.h"
 #include "weft/rpc/rendezvous/memory_store.h"
 #include "weft/rpc/transport/frame_codec.h"
+#include "weft/rpc/transport/hello.h"
 #include "weft/rpc/transport/internal/record_checksum.h"
 #include "weft/rpc/transport/tensor_header.h"
 
@@ -52,7 +53,6 @@ std::unique_ptr<Message> make(const Descriptor* type) {
       google::protobuf::MessageFactory::generated_factory()->GetPrototype(type)->New());
 }
 
-// Sets the field to a value that depends on its number, so that two fields cannot be exchanged.
 void fill(Message& message, const FieldDescriptor* field, int depth);
 void fill_all(Message& message, int depth) {
   for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
@@ -96,7 +96,21 @@ void fill(Message& message, const FieldDescriptor* field, int depth) {
   }
 }
 
+void add_enum(const google::protobuf::EnumDescriptor* type, Samples& samples) {
+  for (int i = 0; i < type->value_count(); ++i) {
+    samples[absl::StrCat("value ", type->value(i)->full_name())] =
+        absl::StrCat(type->value(i)->number());
+  }
+}
+
 void add_message(const Descriptor* type, Samples& samples) {
+  // The names, because two fields of one type could exchange their numbers.
+  for (int i = 0; i < type->field_count(); ++i) {
+    const FieldDescriptor* field = type->field(i);
+    samples[absl::StrCat("field ", field->full_name())] = absl::StrCat(
+        field->number(), " ", field->is_repeated() ? "repeated " : "", field->type_name());
+  }
+  for (int i = 0; i < type->enum_type_count(); ++i) add_enum(type->enum_type(i), samples);
   const std::unique_ptr<Message> message = make(type);
   fill_all(*message, 0);
   samples[absl::StrCat("message ", type->full_name())] = message->SerializeAsString();
@@ -159,7 +173,39 @@ std::vector<std::pair<std::string, TensorHeader>> tensors() {
   return {{"dense", dense}, {"channels_last", image}, {"sparse", sparse}, {"undefined", undefined}};
 }
 
-std::string digits(uint32_t number) { return absl::StrCat(number); }
+std::string digits(uint64_t number) { return absl::StrCat(number); }
+
+// What numbers on the wire mean.
+void add_codes(Samples& samples) {
+  const std::pair<const char*, FrameKind> kinds[] = {
+      {"call", FrameKind::kCall},          {"reply", FrameKind::kReply},
+      {"post", FrameKind::kPost},          {"ack", FrameKind::kAck},
+      {"cancel", FrameKind::kCancel},      {"goodbye", FrameKind::kGoodbye},
+      {"heartbeat", FrameKind::kHeartbeat}};
+  for (const auto& [name, kind] : kinds) {
+    samples[absl::StrCat("kind ", name)] = digits(static_cast<uint64_t>(kind));
+  }
+  const std::pair<const char*, uint64_t> codes[] = {
+      {"flag nested", kFlagNested},
+      {"flag error", kFlagError},
+      {"flag object", kFlagObject},
+      {"flag answer", kFlagAnswer},
+      {"type float32", static_cast<uint64_t>(WireType::kFloat32)},
+      {"type int64", static_cast<uint64_t>(WireType::kInt64)},
+      {"type bfloat16", static_cast<uint64_t>(WireType::kBFloat16)},
+      {"layout sparse", static_cast<uint64_t>(WireLayout::kSparseCoo)},
+      {"format channels_last", static_cast<uint64_t>(WireFormat::kChannelsLast)},
+      {"record head", kFixedHeaderBytes},
+  };
+  for (const auto& [name, code] : codes) samples[absl::StrCat("code ", name)] = digits(code);
+}
+
+// As a worker sends them; the samples of messages have all fields.
+void add_hellos(Samples& samples) {
+  PeerIdentity self{"job/0", "trainer0", {1, 2}, "10.0.0.1:99", "mtls", "trainer"};
+  samples["hello of a dialler"] = hello_of(self).SerializeAsString();
+  samples["hello of an acceptor"] = answer_of(self, kProtocols.newest).SerializeAsString();
+}
 
 // What workers write into the store: one of two ranks has joined, and has declared another dead.
 void add_store_keys(Samples& samples) {
@@ -182,6 +228,11 @@ void add_store_keys(Samples& samples) {
     ASSERT_TRUE(value.ok() && value->has_value()) << key;
     samples[absl::StrCat("store ", key)] = **value;
   }
+  const JoinKeys later("job", 3, 2);
+  for (const std::string& key : {keys.claim(0, 4), keys.failure(), keys.indices(), keys.left(0),
+                                 later.member(0), later.ended(2)}) {
+    samples[absl::StrCat("key ", key)] = "";
+  }
 }
 
 Samples samples() {
@@ -201,6 +252,8 @@ Samples samples() {
     all[absl::StrCat("checksum of a record ", kind)] = digits(record_checksum(kind, 4, "text"));
   }
   all["hash lib::add"] = absl::StrCat(absl::Hex(hash64("lib::add")));
+  add_codes(all);
+  add_hellos(all);
   add_store_keys(all);
   return all;
 }
@@ -265,8 +318,12 @@ void expect_understood(const std::string& name, const std::string& bytes) {
     const auto frame = decode_head(bytes, {});
     ASSERT_TRUE(frame.ok()) << name << ": " << frame.status();
     EXPECT_EQ(encode_head(*frame), bytes) << name;
+  } else if (words[0] == "hello") {
+    EXPECT_TRUE(parse_hello(bytes).ok()) << name;
   } else {
-    EXPECT_EQ(samples()[name], bytes) << name << " is something else now";
+    const Samples now = samples();
+    ASSERT_TRUE(now.contains(name)) << name << " is gone";
+    EXPECT_EQ(now.at(name), bytes) << name << " is something else now";
   }
 }
 

@@ -30,8 +30,9 @@ TEST(ListenHost, IsTheNamedOneOrThatOfAnInterface) {
 TEST(ListenHost, AnInterfaceThatIsNotHereIsNamedWithThoseThatAre) {
   const absl::Status status = find({{"WEFT_SOCKET_IFNAME", "weft7"}}).status();
   EXPECT_TRUE(absl::IsInvalidArgument(status));
-  EXPECT_THAT(std::string(status.message()),
-              ::testing::AllOf(HasSubstr("WEFT_SOCKET_IFNAME='weft7'"), HasSubstr("lo (127.0.0.1)")));
+  EXPECT_THAT(
+      std::string(status.message()),
+      ::testing::AllOf(HasSubstr("WEFT_SOCKET_IFNAME='weft7'"), HasSubstr("lo (127.0.0.1)")));
 }
 
 }  // namespace

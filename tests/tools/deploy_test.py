@@ -59,7 +59,7 @@ class DeployTest(unittest.TestCase):
             document = json.loads(bill.read_text())
             self.assertEqual([one["name"] for one in document["packages"]], ["made", "libc6", "bash"])
             self.assertEqual(document["packages"][0]["externalRefs"][0]["referenceLocator"],
-                             "pkg:deb/debian/made@1.2-3?arch=all")
+                             "pkg:deb/weft/made@1.2-3?arch=all")
             self.assertEqual(document["packages"][0]["checksums"][0]["checksumValue"],
                              hashlib.sha256(deb.read_bytes()).hexdigest())
             self.assertEqual(len(document["relationships"]), 3)

@@ -388,6 +388,19 @@ TEST(StaticGroup, AReplacementJoinsOnceTheGroupKnowsThatTheRankIsDead) {
   world.shutdown_all();
 }
 
+// As a pod whose program has thrown: the others are told that it leaves, and it is not dead.
+TEST(StaticGroup, AReplacementJoinsAfterAProcessThatLeftWithoutShutdown) {
+  WorkerWorld world(3);
+  world.destroy(2);
+  WorkerOptions options = world.options_of(2, 3);
+  options.place.replaces_the_dead = true;
+  options.place.group_epoch = 0;
+  Worker& second = world.join(options);
+  EXPECT_TRUE(second.restarted());
+  EXPECT_EQ(rpc_sync(second.to("worker0"), one_more, 1), 2);
+  world.shutdown_all();
+}
+
 // In a static group, a rank that comes back finds the workers that lived on.
 TEST(StaticGroup, ARestartedRankIsANewIncarnationOfTheGroup) {
   WorkerWorld world(3);

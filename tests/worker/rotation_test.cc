@@ -98,7 +98,8 @@ class GrpcRotationTest : public ::testing::Test {
   std::string folder_;
 };
 
-// 100 certificates for each worker. Meanwhile calls are on their way, and each connection breaks.
+// 100 certificates for each worker. After each, the connections break while calls are on their way.
+// GrpcTlsTest.NewCertificatesAreUsedAndNoDialFails checks that the new ones are in use.
 TEST_F(GrpcRotationTest, NoCallFailsWhileCertificatesAreReplaced) {
   constexpr int kRotations = 100, kCallsBetween = 25;
   std::vector<std::unique_ptr<SiteFiles>> files;
@@ -118,11 +119,11 @@ TEST_F(GrpcRotationTest, NoCallFailsWhileCertificatesAreReplaced) {
   const uint64_t before = network->proxy().connections();
   int64_t right = 0;
   for (int rotation = 0; rotation < kRotations; ++rotation) {
+    for (const auto& one : files) one->replace();
     std::vector<Future<int64_t>> answers;
     for (int64_t i = 0; i < kCallsBetween; ++i) {
       answers.push_back(weft::rpc_async("worker1", same, i));
     }
-    for (const auto& one : files) one->replace();
     network->cut();
     for (int64_t i = 0; i < kCallsBetween; ++i) {
       right += answers[static_cast<size_t>(i)].wait() == i;

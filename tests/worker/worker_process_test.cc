@@ -85,7 +85,7 @@ TEST(WorkerProcessTest, ABadVariableIsNamed) {
   EXPECT_THAT(launch(1, "ring", "", "WEFT_NEWEST_PROTOCOL=seven").output,
               HasSubstr("WEFT_NEWEST_PROTOCOL='seven' is no number"));
   EXPECT_THAT(launch(1, "ring", "", "WEFT_NEWEST_PROTOCOL=5").output,
-              HasSubstr("WEFT_NEWEST_PROTOCOL) is not within"));
+              HasSubstr("newest_protocol = 5 (WEFT_NEWEST_PROTOCOL) is not 6 to 7"));
 }
 
 TEST(WorkerProcessTest, WhereTheSystemGivesNoMoreThreadsCallsAreRefusedAndNobodyAborts) {

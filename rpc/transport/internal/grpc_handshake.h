@@ -9,7 +9,7 @@
 // - InvalidArgument: its name is not valid for a worker (check_worker_name), or its group,
 //   address or role is not printable.
 //
-// - PermissionDenied: it has another protocol version, or its name or role is not the one in the
+// - PermissionDenied: it has no common protocol version, or its name or role is not the one in the
 //   certificate.
 //
 // - FailedPrecondition: another worker answers, or a further stream belongs to no connection.

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "weft/rpc/rendezvous/join_records.h"
 #include "weft/rpc/rendezvous/memory_store.h"
 
 namespace weft {
@@ -67,7 +68,7 @@ TEST(DynamicJoin, WhoLeftOrIsDeadIsNotMet) {
   MemoryStore store;
   const WorkerId a = join_dynamic_group(store, request("a"), {})->self;
   const WorkerId b = join_dynamic_group(store, request("b"), {})->self;
-  ASSERT_TRUE(mark_left(store, "weft", 0, a).ok());
+  ASSERT_TRUE(rpc_internal::mark_left(store, rpc_internal::JoinKeys("weft", 0), a).ok());
   const auto c = join_dynamic_group(store, request("c"), {{b, a, "silent"}});
   ASSERT_TRUE(c.ok()) << c.status();
   EXPECT_EQ(names(*c), (std::vector<std::string>{"c"}));
@@ -85,7 +86,7 @@ TEST(DynamicJoin, ANameIsTakenOverOnceItsIncarnationHasEnded) {
   EXPECT_EQ(second->self.index, first.index);
   EXPECT_GT(second->self.incarnation, first.incarnation);
   // The second one has left, so the next one may come.
-  ASSERT_TRUE(mark_left(store, "weft", 0, second->self).ok());
+  ASSERT_TRUE(rpc_internal::mark_left(store, rpc_internal::JoinKeys("weft", 0), second->self).ok());
   EXPECT_TRUE(join_dynamic_group(store, request("a"), {}).ok());
   // The third one is neither dead nor gone, but the launcher knows that it restarted it.
   JoinRequest again = request("a");
@@ -148,7 +149,8 @@ TEST(DynamicJoin, WhereverTheStoreFailsTheNameStaysFree) {
         ASSERT_TRUE(join_dynamic_group(store, request("b"), {}).ok());
         if (successor) {
           const WorkerId earlier = join_dynamic_group(store, request("a"), {})->self;
-          ASSERT_TRUE(mark_left(store, "weft", 0, earlier).ok());
+          ASSERT_TRUE(
+              rpc_internal::mark_left(store, rpc_internal::JoinKeys("weft", 0), earlier).ok());
         }
         FailingStore failing(store, at, with_effect);
         const absl::Status failed = join_dynamic_group(failing, request("a"), {}).status();

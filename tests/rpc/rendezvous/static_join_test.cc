@@ -9,8 +9,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "weft/rpc/rendezvous/death_records.h"
+#include "weft/rpc/rendezvous/join_records.h"
 #include "weft/rpc/rendezvous/memory_store.h"
 #include "weft/rpc/rendezvous/worker_info.h"
+#include "weft/tests/base/captured_log.h"
+#include "weft/tests/support/eventually.h"
 
 namespace weft {
 namespace {
@@ -124,30 +127,84 @@ TEST(StaticJoin, ARestartedWorkerIsANewIncarnationAndTheNewestIsRead) {
   EXPECT_EQ(seen->members[1].address, "elsewhere:1");
 }
 
-TEST(StaticJoin, AReplacementTakesTheRankOnceTheHolderIsDead) {
-  auto store = std::make_shared<MemoryStore>();
-  Joining zero = join_in_thread(*store, request(0, 2));
-  ASSERT_TRUE(join_static_group(*store, request(1, 2)).ok());
-  ASSERT_TRUE(zero.get().ok());
+// A group of two whose rank 1 may be replaced.
+class ReplacedRank : public ::testing::Test {
+ protected:
+  ReplacedRank() {
+    Joining zero = join_in_thread(*store_, request(0, 2));
+    EXPECT_TRUE(join_static_group(*store_, request(1, 2)).ok());
+    EXPECT_TRUE(zero.get().ok());
+    next_.replaces_the_dead = true;
+  }
+  // Returns once the next process waits for the end of the one before.
+  Joining join_and_wait() {
+    const size_t before = log_.lines_with("waits for a death").size();
+    Joining joining = join_in_thread(*store_, next_);
+    EXPECT_TRUE(
+        testing::eventually([&] { return log_.lines_with("waits for a death").size() > before; }));
+    return joining;
+  }
+  static void expect_life(Joining joining, uint32_t incarnation, uint32_t attempt) {
+    const auto one = joining.get();
+    ASSERT_TRUE(one.ok()) << one.status();
+    EXPECT_EQ(one->self, (WorkerId{1, incarnation}));
+    EXPECT_EQ(one->attempt, attempt);
+  }
 
-  JoinRequest next = request(1, 2);
-  next.replaces_the_dead = true;
-  next.timeout = absl::Milliseconds(1);
-  const absl::Status refused = join_static_group(*store, next).status();
+  const testing::CapturedLog log_;
+  const std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>();
+  JoinRequest next_ = request(1, 2);
+};
+
+TEST_F(ReplacedRank, IsTakenOverOnceTheHolderIsDead) {
+  DeathRecords records(store_, "weft", 0);
+  for (uint32_t before = 1; before <= 3; ++before) {
+    Joining waiting = join_and_wait();
+    ASSERT_TRUE(records.declare_dead({0, 1}, {1, before}, "no answer").ok());
+    expect_life(std::move(waiting), before + 1, before);
+  }
+}
+
+TEST_F(ReplacedRank, IsTakenOverOnceTheHolderHasLeft) {
+  Joining waiting = join_and_wait();
+  ASSERT_TRUE(rpc_internal::mark_left(*store_, rpc_internal::JoinKeys("weft", 0), {1, 1}).ok());
+  expect_life(std::move(waiting), 2, 1);
+}
+
+TEST_F(ReplacedRank, IsNotTakenFromAHolderThatMayLive) {
+  next_.timeout = absl::Milliseconds(1);
+  const absl::Status refused = join_static_group(*store_, next_).status();
   EXPECT_TRUE(absl::IsAlreadyExists(refused)) << refused;
   EXPECT_THAT(message(refused), HasSubstr("declared that process dead"));
+}
 
-  // It waits, and each replacement can be replaced again.
-  next.timeout = absl::Seconds(60);
-  DeathRecords records(store, "weft", 0);
-  for (uint32_t life = 1; life <= 3; ++life) {
-    Joining waiting = join_in_thread(*store, next);
-    ASSERT_TRUE(records.declare_dead({0, 1}, {1, life}, "no answer").ok());
-    const auto one = waiting.get();
-    ASSERT_TRUE(one.ok()) << one.status();
-    EXPECT_EQ(one->self, (WorkerId{1, life + 1}));
-    EXPECT_EQ(one->attempt, life);
-  }
+TEST_F(ReplacedRank, IsFreeInTheNextRound) {
+  Joining waiting = join_and_wait();
+  ASSERT_TRUE(mark_ended(*store_, "weft", 0, 0).ok());
+  Joining zero = join_in_thread(*store_, request(0, 2));
+  expect_life(std::move(waiting), 2, 0);
+  EXPECT_EQ(zero.get()->round, 1u);
+}
+
+TEST_F(ReplacedRank, AFailureOfTheGroupEndsTheWait) {
+  Joining waiting = join_and_wait();
+  ASSERT_TRUE(store_->set(rpc_internal::JoinKeys("weft", 0).failure(), "3 no more").ok());
+  EXPECT_EQ(message(waiting.get().status()), "no more");
+}
+
+// Nobody else would tell that no process stands behind the record.
+TEST(StaticJoin, AJoinThatFailsLeavesTheRankToAReplacement) {
+  auto store = std::make_shared<MemoryStore>();
+  JoinRequest alone = request(1, 2);
+  alone.timeout = absl::Milliseconds(1);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(join_static_group(*store, alone).status()));
+  JoinRequest next = request(1, 2);
+  next.replaces_the_dead = true;
+  Joining zero = join_in_thread(*store, request(0, 2));
+  const auto one = join_static_group(*store, next);
+  ASSERT_TRUE(one.ok()) << one.status();
+  EXPECT_EQ(one->attempt, 1u);
+  EXPECT_TRUE(zero.get().ok());
 }
 
 TEST(StaticJoin, OfTwoReplacementsOneTakesTheRank) {
