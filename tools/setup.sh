@@ -18,7 +18,7 @@ packages=(
   libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler libabsl-dev
   zlib1g-dev libssl-dev libxxhash-dev libgd-dev nlohmann-json3-dev libcli11-dev
   libgtest-dev libgmock-dev
-  spin iproute2 nftables
+  gdb spin iproute2 nftables
   dataset-fashion-mnist bible-kjv bible-kjv-text
 )
 if [[ ${1:-} == sanitizers ]]; then packages+=(libclang-rt-14-dev llvm-14); fi

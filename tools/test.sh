@@ -54,6 +54,11 @@ export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/to
 # inside its own templates. The same tests run over the in-process transport.
 if [[ $preset == tsan ]]; then export GTEST_FILTER=${GTEST_FILTER-'-*Grpc*'}; fi
 
+# A test that hangs shows where, before CTest kills it.
+tools/show_hung_tests.py "build/$preset" &
+watcher=$!
+trap 'kill "$watcher" 2>/dev/null || true' EXIT
+
 log=build/$preset/test.log
 code=0
 # One more than the two processors, because an eighth of the time is spent in tests that wait.

@@ -18,8 +18,8 @@ struct NodeRecord {
   std::string host;         // for people
   uint32_t nodes = 1;       // how many nodes it was told to expect
   std::vector<Role> roles;  // of its processes, in order
-  std::string run_id;       // as the user or a scheduler gave it; "": it takes the others'
-  std::string token;        // differs between any two launchers
+  std::string run_id = {};  // as the user or a scheduler gave it; "": it takes the others'
+  std::string token = {};   // differs between any two launchers
 
   friend bool operator==(const NodeRecord&, const NodeRecord&) = default;
 };
