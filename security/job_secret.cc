@@ -8,6 +8,7 @@
 #include <openssl/rand.h>
 #include <pwd.h>
 #include <string>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <vector>
@@ -21,10 +22,12 @@ namespace weft {
 namespace {
 
 using security_internal::read_file;
+using security_internal::read_pipe;
 using security_internal::Readers;
 
 constexpr size_t kFewestCharacters = 32;
 constexpr size_t kMostCharacters = 4096;
+constexpr size_t kMostBytes = kMostCharacters + 64;  // with white space at the ends
 constexpr size_t kRandomBytes = 32;
 
 absl::Status failed(const std::string& what, int error_number) {
@@ -101,9 +104,8 @@ absl::Status make_file(const std::string& path) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<SecretBytes> read_secret(const std::string& path) {
-  WEFT_ASSIGN_OR_RETURN(SecretBytes content,
-                        read_file(path, kMostCharacters + 64, Readers::kOwner));
+// The content of a file or pipe without white space at its ends.
+absl::StatusOr<SecretBytes> trimmed(const SecretBytes& content, const std::string& path) {
   const auto is_space = [](char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; };
   std::string_view text = content.text();
   while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
@@ -118,6 +120,11 @@ absl::StatusOr<SecretBytes> read_secret(const std::string& path) {
         absl::StrCat("the secret file ", path, " has characters that are not printable ASCII"));
   }
   return SecretBytes(text);
+}
+
+absl::StatusOr<SecretBytes> read_secret(const std::string& path) {
+  WEFT_ASSIGN_OR_RETURN(const SecretBytes content, read_file(path, kMostBytes, Readers::kOwner));
+  return trimmed(content, path);
 }
 
 }  // namespace
@@ -141,6 +148,26 @@ absl::StatusOr<SecretBytes> find_job_secret(const EnvironmentReader& read) {
   // Users who can write the folder can put a file there that this user has made for another use.
   WEFT_RETURN_IF_ERROR(check_folder(std::filesystem::path(path).parent_path().string()));
   return found;
+}
+
+absl::StatusOr<std::string> keep_secret_of_pipe(const EnvironmentReader& read,
+                                                Nanoseconds timeout) {
+  const std::string path = read("WEFT_SECRET_FILE").value_or("");
+  struct stat file = {};
+  if (path.empty() || ::stat(path.c_str(), &file) != 0 || !S_ISFIFO(file.st_mode)) return "";
+  WEFT_ASSIGN_OR_RETURN(const SecretBytes content,
+                        read_pipe(path, kMostBytes, std::chrono::steady_clock::now() + timeout));
+  WEFT_ASSIGN_OR_RETURN(const SecretBytes secret, trimmed(content, path));
+  const int kept = ::memfd_create("weft-secret", MFD_ALLOW_SEALING);
+  if (kept < 0) return failed("make a file in memory for the secret", errno);
+  const ssize_t size = static_cast<ssize_t>(secret.size());
+  if (::fchmod(kept, 0600) == 0 && ::write(kept, secret.bytes().data(), secret.size()) == size &&
+      ::fcntl(kept, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) == 0) {
+    return absl::StrCat("/proc/self/fd/", kept);
+  }
+  const int why = errno;
+  ::close(kept);
+  return failed("keep the secret in memory", why);
 }
 
 }  // namespace weft

@@ -6,7 +6,7 @@
 // If one of the last two does not exist, the first process that needs it makes it: 32 random bytes
 // in hexadecimal digits. If several processes do so at once, they agree on one content.
 //
-// Thread safety: a free function. No thread may change the process environment during the call.
+// Thread safety: free functions. No thread may change the process environment during the call.
 // Blocking: reads a file.
 // Errors, each with the file's name:
 //
@@ -21,7 +21,11 @@
 // - NotFound, Unavailable: the file cannot be opened, read or made.
 #pragma once
 
+#include <chrono>
+#include <string>
+
 #include "absl/status/statusor.h"
+#include "weft/base/clock.h"
 #include "weft/base/environment.h"
 #include "weft/security/secret_bytes.h"
 
@@ -29,5 +33,14 @@ namespace weft {
 
 absl::StatusOr<SecretBytes> find_job_secret(
     const EnvironmentReader& read = read_process_environment);
+
+// For a launcher whose WEFT_SECRET_FILE names a pipe, which only one process can read. Reads the
+// secret, and keeps it in a sealed file in memory. Child processes inherit its descriptor, which
+// stays open. Returns the path of that file, for their WEFT_SECRET_FILE; "" if there is no such
+// pipe. Blocking: until the pipe ends. Errors: as above; DeadlineExceeded: it does not end in
+// time.
+absl::StatusOr<std::string> keep_secret_of_pipe(
+    const EnvironmentReader& read = read_process_environment,
+    Nanoseconds timeout = std::chrono::minutes(1));
 
 }  // namespace weft

@@ -1,6 +1,7 @@
 // Reads files of secrets, keys and certificates.
 //
 // Thread safety: free functions.
+// Blocking: read_pipe, until the far end has closed the pipe.
 // Errors: NotFound (no such file), Unavailable (it cannot be opened or read), InvalidArgument (no
 // regular file, or too long), PermissionDenied (other users could change it, or read a private
 // one). Each text names the file.
@@ -10,6 +11,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "weft/base/clock.h"
 #include "weft/security/secret_bytes.h"
 
 namespace weft::security_internal {
@@ -21,5 +23,8 @@ enum class Readers {
 
 // Only this user or root may own the file and write it.
 absl::StatusOr<SecretBytes> read_file(const std::string& path, size_t most, Readers readers);
+
+// Reads a pipe of this user or root to its end. DeadlineExceeded: it has none by then.
+absl::StatusOr<SecretBytes> read_pipe(const std::string& path, size_t most, TimePoint deadline);
 
 }  // namespace weft::security_internal

@@ -139,7 +139,8 @@ class StoreServer::Impl {
     }
   }
 
-  // Waits for the next call, without blocking.
+  // Waits for the next call, without blocking. Under the lock, because gRPC 1.51 may lose a request
+  // that is made while the server shuts down.
   void accept() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (stopped_) return;
     auto next = std::make_unique<RemoteCall>(next_ticket_++);

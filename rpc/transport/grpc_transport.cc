@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "weft/async/serving_threads.h"
 #include "weft/base/freed_memory.h"
+#include "weft/base/mutex.h"
 #include "weft/base/status.h"
 #include "weft/links/grpc_settings.h"
 #include "weft/rpc/transport/internal/grpc_completions.h"
@@ -160,6 +161,10 @@ class GrpcTransport::Impl {
     for (const auto& stream : streams) stream->cut();
     streams.clear();
     shared_->sockets->stop();
+    {
+      MutexLock lock(requests_mutex_);
+      shutting_down_ = true;
+    }
     if (server_ != nullptr) server_->Shutdown(std::chrono::system_clock::now());
     {
       // The server cuts a stream that is accepted just now. Its callback adds the stream to
@@ -189,6 +194,10 @@ class GrpcTransport::Impl {
   // Accepts the next stream of this kind, without blocking, and then calls itself again. It stops
   // doing so when the server shuts down.
   void accept(size_t kind) {
+    // gRPC 1.51 asks once whether the server shuts down, and then queues the request. A request
+    // that it queues after the shutdown would never end.
+    MutexLock lock(requests_mutex_);
+    if (shutting_down_) return;
     auto stream = std::make_shared<ServerStream>(shared_->options.limits, shared_->pool);
     shared_->count_accepting(1);
     // The callback may use `this`, because stop() waits until the count is 0.
@@ -234,6 +243,8 @@ class GrpcTransport::Impl {
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::optional<rpc_internal::GrpcCompletions> completions_;  // of shared_->queue
   std::optional<ServingThreads> threads_;                     // they serve the queue
+  Mutex requests_mutex_;  // held while gRPC is asked for a further stream
+  bool shutting_down_ ABSL_GUARDED_BY(requests_mutex_) = false;
 };
 
 GrpcTransport::GrpcTransport(Clock& clock, GrpcTransportOptions options)

@@ -1,5 +1,7 @@
 #include "weft/security/job_secret.h"
 
+#include <chrono>
+#include <fcntl.h>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -143,6 +145,50 @@ TEST_F(JobSecretTest, AMissingFileIsNamedAndNotMade) {
   EXPECT_THAT(refused(absl::StatusCode::kInvalidArgument), HasSubstr("WEFT_SECRET_FILE is empty"));
   variables_["WEFT_SECRET_FILE"] = folder_;
   EXPECT_THAT(refused(absl::StatusCode::kInvalidArgument), HasSubstr("regular file"));
+}
+
+TEST_F(JobSecretTest, APipeIsReadOnceForAllProcesses) {
+  const std::string pipe = folder_ + "/pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  variables_["WEFT_SECRET_FILE"] = pipe;
+  EXPECT_THAT(refused(absl::StatusCode::kInvalidArgument), HasSubstr("regular file"));
+  std::thread writer([&] { std::ofstream(pipe) << kGood << std::flush << "\n"; });
+  const auto kept = keep_secret_of_pipe(testing::environment_of(variables_));
+  writer.join();
+  ASSERT_TRUE(kept.ok()) << kept.status();
+  variables_["WEFT_SECRET_FILE"] = *kept;
+  EXPECT_EQ(found(), kGood);
+  EXPECT_EQ(found(), kGood);
+  EXPECT_FALSE(std::ofstream(*kept) << "another secret" << std::flush);
+
+  const int inherited = std::stoi(kept->substr(kept->rfind('/') + 1));
+  EXPECT_EQ(::fcntl(inherited, F_GETFD) & FD_CLOEXEC, 0);
+  ::close(inherited);
+}
+
+TEST_F(JobSecretTest, APipeThatIsNoneOrNeverEndsOrHasNoSecret) {
+  const auto keep = [&](Nanoseconds timeout = std::chrono::minutes(1)) {
+    return keep_secret_of_pipe(testing::environment_of(variables_), timeout);
+  };
+  for (const std::string& none : {std::string(), folder_, folder_ + "/missing", write(kGood)}) {
+    variables_["WEFT_SECRET_FILE"] = none;
+    const auto kept = keep();
+    ASSERT_TRUE(kept.ok()) << kept.status();
+    EXPECT_EQ(*kept, "");
+  }
+  const std::string pipe = folder_ + "/pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0644), 0);
+  variables_["WEFT_SECRET_FILE"] = pipe;
+  EXPECT_TRUE(absl::IsPermissionDenied(keep().status())) << keep().status();
+  ASSERT_EQ(::chmod(pipe.c_str(), 0600), 0);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(keep(std::chrono::milliseconds(1)).status()));
+  for (const std::string& bad : {std::string("short"), std::string(100'000, 'a')}) {
+    std::thread writer([&] { std::ofstream(pipe) << bad; });
+    const auto kept = keep();
+    writer.join();
+    EXPECT_TRUE(absl::IsInvalidArgument(kept.status())) << kept.status();
+    EXPECT_THAT(std::string(kept.status().message()), HasSubstr(pipe));
+  }
 }
 
 TEST_F(JobSecretTest, TheEnvironmentIsNoPlaceForIt) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <random>
 #include <signal.h>
+#include <stdlib.h>
 #include <string>
 #include <sys/wait.h>
 #include <thread>
@@ -17,6 +18,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
+#include "weft/security/job_secret.h"
 #include "weft/sockets/tcp_port.h"
 #include "weft/store/rendezvous.h"
 #include "weft/worker/launch/child_process.h"
@@ -169,7 +171,15 @@ absl::Status C10dStoreProcess::start(const std::string& host, uint16_t port) {
   return absl::OkStatus();
 }
 
+// A pipe can be read only once, but all processes need the secret.
+absl::Status keep_secret() {
+  WEFT_ASSIGN_OR_RETURN(const std::string kept, keep_secret_of_pipe());
+  if (!kept.empty()) setenv("WEFT_SECRET_FILE", kept.c_str(), 1);
+  return absl::OkStatus();
+}
+
 int run(LaunchOptions options) {
+  if (const absl::Status kept = keep_secret(); !kept.ok()) return fail(kept, kCouldNotLaunch);
   // Call it before the store starts its threads.
   auto signals = take_signals();
   if (!signals.ok()) return fail(signals.status(), kCouldNotLaunch);

@@ -130,6 +130,16 @@ TEST_F(Launch, AGroupJoinsOverTlsAndOverPlainTcp) {
   }
 }
 
+TEST_F(Launch, TheSecretMayComeThroughAPipe) {
+  start_command({"/bin/bash", "-c",
+                 "HOME=/nowhere WEFT_SECURITY=mtls WEFT_SECRET_FILE=<(echo $0) exec $1 -n 2 -- $2",
+                 "0123456789abcdef0123456789abcdef", tool("worker/weft_launch"),
+                 tool("tests/worker/join_test_program")});
+  EXPECT_EQ(finish(), 0) << errors_;
+  EXPECT_THAT(lines(), UnorderedElementsAre("[0] w0.1 joined 2 members, last worker1",
+                                            "[1] w1.1 joined 2 members, last worker1"));
+}
+
 TEST_F(Launch, ProgramsThatUseC10dAloneFindAStore) {
   start_command(
       {tool("worker/weft_launch"), "-n", "2", "--", tool("tests/worker/c10d_test_program")});
