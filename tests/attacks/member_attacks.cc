@@ -261,7 +261,7 @@ void pose(const Group& group) {
        "friend",
        {name, "friend", later}},
       {"its own next incarnation, which has not joined",
-       "is not a member",
+       "records do not name it",
        "guest",
        "guest",
        {name, "guest", later_guest}},

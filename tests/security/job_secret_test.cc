@@ -182,7 +182,7 @@ TEST_F(JobSecretTest, APipeThatIsNoneOrNeverEndsOrHasNoSecret) {
   EXPECT_TRUE(absl::IsPermissionDenied(keep().status())) << keep().status();
   ASSERT_EQ(::chmod(pipe.c_str(), 0600), 0);
   EXPECT_TRUE(absl::IsDeadlineExceeded(keep(std::chrono::milliseconds(1)).status()));
-  for (const std::string& bad : {std::string("short"), std::string(100'000, 'a')}) {
+  for (const std::string& bad : {std::string("short"), std::string(5000, 'a')}) {
     std::thread writer([&] { std::ofstream(pipe) << bad; });
     const auto kept = keep();
     writer.join();
