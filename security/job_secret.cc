@@ -158,12 +158,13 @@ absl::StatusOr<std::string> keep_secret_of_pipe(const EnvironmentReader& read,
   WEFT_ASSIGN_OR_RETURN(const SecretBytes content,
                         read_pipe(path, kMostBytes, std::chrono::steady_clock::now() + timeout));
   WEFT_ASSIGN_OR_RETURN(const SecretBytes secret, trimmed(content, path));
-  const int kept = ::memfd_create("weft-secret", MFD_ALLOW_SEALING);
+  const int kept = ::memfd_create("weft-secret", MFD_ALLOW_SEALING | MFD_CLOEXEC);
   if (kept < 0) return failed("make a file in memory for the secret", errno);
   const ssize_t size = static_cast<ssize_t>(secret.size());
   if (::fchmod(kept, 0600) == 0 && ::write(kept, secret.bytes().data(), secret.size()) == size &&
       ::fcntl(kept, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) == 0) {
-    return absl::StrCat("/proc/self/fd/", kept);
+    // Not an inherited descriptor: some programs close those before they start others.
+    return absl::StrCat("/proc/", ::getpid(), "/fd/", kept);
   }
   const int why = errno;
   ::close(kept);

@@ -35,10 +35,10 @@ absl::StatusOr<SecretBytes> find_job_secret(
     const EnvironmentReader& read = read_process_environment);
 
 // For a launcher whose WEFT_SECRET_FILE names a pipe, which only one process can read. Reads the
-// secret, and keeps it in a sealed file in memory. Child processes inherit its descriptor, which
-// stays open. Returns the path of that file, for their WEFT_SECRET_FILE; "" if there is no such
-// pipe. Blocking: until the pipe ends. Errors: as above; DeadlineExceeded: it does not end in
-// time.
+// secret, and keeps it in a sealed file in memory as long as this process lives. Returns the path
+// of that file, for the WEFT_SECRET_FILE of child processes; "" if WEFT_SECRET_FILE names no pipe.
+//
+// Blocking: until the pipe ends. Errors: as above, and DeadlineExceeded (it does not end in time).
 absl::StatusOr<std::string> keep_secret_of_pipe(
     const EnvironmentReader& read = read_process_environment,
     Nanoseconds timeout = std::chrono::minutes(1));

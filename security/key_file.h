@@ -4,7 +4,7 @@
 // Blocking: read_pipe, until the far end has closed the pipe.
 // Errors: NotFound (no such file), Unavailable (it cannot be opened or read), InvalidArgument (no
 // regular file, or too long), PermissionDenied (other users could change it, or read a private
-// one). Each text names the file.
+// one), DeadlineExceeded (a pipe). Each text names the file.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ enum class Readers {
 // Only this user or root may own the file and write it.
 absl::StatusOr<SecretBytes> read_file(const std::string& path, size_t most, Readers readers);
 
-// Reads a pipe of this user or root to its end. DeadlineExceeded: it has none by then.
+// Reads a pipe of this user or root to its end. DeadlineExceeded: it has not ended by the deadline.
 absl::StatusOr<SecretBytes> read_pipe(const std::string& path, size_t most, TimePoint deadline);
 
 }  // namespace weft::security_internal

@@ -108,9 +108,9 @@ class Mpi:
     def start(self, cluster, program):
         # What ssh does on a cluster: AGENT HOST COMMAND. MPICH gives options of ssh too.
         agent = cluster.folder / "agent"
-        # The daemons of OpenMPI crash now and then if several share a folder, as no two hosts do.
+        # OpenMPI's daemons crash now and then if several share a folder, which no two hosts do.
         agent.write_text("#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nhost=$1; shift\n"
-                         f"export TMPDIR={cluster.folder}/\"$host\"; mkdir -p \"$TMPDIR\"\n"
+                         f"export TMPDIR='{cluster.folder}'/\"$host\"; mkdir -p \"$TMPDIR\"\n"
                          "exec nsenter --net=/run/netns/\"$host\" sh -c \"$*\"\n")
         agent.chmod(0o755)
         hosts = ",".join(HOSTS)

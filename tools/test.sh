@@ -55,7 +55,8 @@ export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/to
 if [[ $preset == tsan ]]; then export GTEST_FILTER=${GTEST_FILTER-'-*Grpc*'}; fi
 
 # A test that hangs shows where, before CTest kills it.
-tools/show_hung_tests.py "build/$preset" &
+ctest --test-dir "build/$preset" --show-only=json-v1 >"build/$preset/tests.json"
+tools/show_hung_tests.py "build/$preset/tests.json" &
 watcher=$!
 trap 'kill "$watcher" 2>/dev/null || true' EXIT
 

@@ -195,7 +195,8 @@ class GrpcTransport::Impl {
   // doing so when the server shuts down.
   void accept(size_t kind) {
     // gRPC 1.51 asks once whether the server shuts down, and then queues the request. A request
-    // that it queues after the shutdown would never end.
+    // that it queues after the shutdown would never end. (gRPC makes requests of its own, for
+    // methods that do not exist. They have the same fault, after a call of such a method.)
     MutexLock lock(requests_mutex_);
     if (shutting_down_) return;
     auto stream = std::make_shared<ServerStream>(shared_->options.limits, shared_->pool);

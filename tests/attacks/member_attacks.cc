@@ -295,8 +295,9 @@ void pose(const Group& group) {
          absl::IsAborted(status) && Clock::now() < end;) {
       status = dialler.dial(group.target).status();
     }
+    const bool refused = !status.ok() && !absl::IsAborted(status);
     const bool for_this = status.message().find(claim.why) != std::string_view::npos;
-    report(absl::StrCat("hello: ", claim.what), !status.ok() && for_this, status.ToString());
+    report(absl::StrCat("hello: ", claim.what), refused && for_this, status.ToString());
   }
 }
 

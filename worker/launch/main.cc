@@ -173,6 +173,8 @@ absl::Status C10dStoreProcess::start(const std::string& host, uint16_t port) {
 
 // A pipe can be read only once, but all processes need the secret.
 absl::Status keep_secret() {
+  WEFT_ASSIGN_OR_RETURN(const SecurityMode security, find_security_mode());
+  if (security == SecurityMode::kNone) return absl::OkStatus();
   WEFT_ASSIGN_OR_RETURN(const std::string kept, keep_secret_of_pipe());
   if (!kept.empty()) setenv("WEFT_SECRET_FILE", kept.c_str(), 1);
   return absl::OkStatus();

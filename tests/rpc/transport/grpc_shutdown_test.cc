@@ -6,6 +6,7 @@
 // long, so that the race is certain.
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <dlfcn.h>
 #include <thread>
 
@@ -35,6 +36,7 @@ extern "C" [[gnu::visibility("default")]] bool weft_push(void* queue,
 bool weft_push(void* queue, void* node) {
   using Push = bool (*)(void*, void*);
   static const auto push = reinterpret_cast<Push>(::dlsym(RTLD_NEXT, WEFT_GRPC_PUSH));
+  if (push == nullptr) std::abort();  // another version of gRPC
   if (is_slow.load()) {
     ++slow_pushes;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
