@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "weft/launcher/launch_environment.h"
@@ -11,6 +12,16 @@
 #include "weft/store/job/job_store.h"
 
 namespace {
+
+// Without a launcher's store, that of rank 0 ends with its process. So rank 0 leaves last.
+void let_all_join(weft::RendezvousStore& store, const weft::LaunchEnvironment& environment) {
+  const auto key = [](uint32_t rank) { return absl::StrCat("test/joined/", rank); };
+  (void)store.set(key(environment.rank), "");
+  if (!environment.hosts_store()) return;
+  std::vector<std::string> keys;
+  for (uint32_t rank = 0; rank < environment.world_size; ++rank) keys.push_back(key(rank));
+  (void)store.wait(keys, absl::Minutes(1));
+}
 
 int fail(const absl::Status& status) {
   std::cerr << status << std::endl;
@@ -38,6 +49,7 @@ int main(int argc, char** argv) {
   if (!joined.ok()) return fail(joined.status());
   std::cout << joined->self << " joined " << joined->members.size() << " members, last "
             << joined->members.back().name << std::endl;
+  let_all_join(**store, *environment);
   const bool told = argc == 3 && request.attempt == 0 && argv[1] == std::to_string(request.rank);
   return told ? std::atoi(argv[2]) : 0;
 }
