@@ -30,7 +30,7 @@ constexpr size_t kMostCharacters = 4096;
 constexpr size_t kMostBytes = kMostCharacters + 64;  // with white space at the ends
 constexpr size_t kRandomBytes = 32;
 
-absl::Status failed(const std::string& what, int error_number) {
+absl::Status cannot(const std::string& what, int error_number) {
   return absl::UnavailableError(absl::StrCat("cannot ", what, ": ", std::strerror(error_number)));
 }
 
@@ -57,7 +57,7 @@ absl::StatusOr<std::string> default_file(const EnvironmentReader& read) {
 
 absl::Status check_folder(const std::string& folder) {
   struct stat found = {};
-  if (::stat(folder.c_str(), &found) != 0) return failed("inspect " + folder, errno);
+  if (::stat(folder.c_str(), &found) != 0) return cannot("inspect " + folder, errno);
   const bool of_others = found.st_uid != ::geteuid() && found.st_uid != 0;
   if (!of_others && (found.st_mode & 0022) == 0) return absl::OkStatus();
   return absl::PermissionDeniedError(absl::StrCat("other users can write the folder ", folder,
@@ -72,14 +72,14 @@ absl::Status make_file(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(folder.parent_path(), error);
   if (error) {
-    return failed(absl::StrCat("make the folder ", folder.parent_path().string()), error.value());
+    return cannot(absl::StrCat("make the folder ", folder.parent_path().string()), error.value());
   }
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    return failed(absl::StrCat("make the folder ", folder.string()), errno);
+    return cannot(absl::StrCat("make the folder ", folder.string()), errno);
   }
   std::string temporary = absl::StrCat(path, ".XXXXXX");
   const int descriptor = ::mkostemp(temporary.data(), O_CLOEXEC);  // with mode 0600
-  if (descriptor < 0) return failed(absl::StrCat("make a file beside ", path), errno);
+  if (descriptor < 0) return cannot(absl::StrCat("make a file beside ", path), errno);
   const absl::Cleanup remove = [&] {
     ::close(descriptor);
     ::unlink(temporary.c_str());
@@ -97,9 +97,9 @@ absl::Status make_file(const std::string& path) {
   digits.bytes().back() = '\n';
   const ssize_t written = ::write(descriptor, digits.bytes().data(), digits.size());
   if (written != static_cast<ssize_t>(digits.size()) || ::fsync(descriptor) != 0)
-    return failed(absl::StrCat("write ", temporary), errno);
+    return cannot(absl::StrCat("write ", temporary), errno);
   if (::link(temporary.c_str(), path.c_str()) != 0 && errno != EEXIST) {
-    return failed(absl::StrCat("make ", path), errno);
+    return cannot(absl::StrCat("make ", path), errno);
   }
   return absl::OkStatus();
 }
@@ -159,7 +159,7 @@ absl::StatusOr<std::string> keep_secret_of_pipe(const EnvironmentReader& read,
                         read_pipe(path, kMostBytes, std::chrono::steady_clock::now() + timeout));
   WEFT_ASSIGN_OR_RETURN(const SecretBytes secret, trimmed(content, path));
   const int kept = ::memfd_create("weft-secret", MFD_ALLOW_SEALING | MFD_CLOEXEC);
-  if (kept < 0) return failed("make a file in memory for the secret", errno);
+  if (kept < 0) return cannot("make a file in memory for the secret", errno);
   const ssize_t size = static_cast<ssize_t>(secret.size());
   if (::fchmod(kept, 0600) == 0 && ::write(kept, secret.bytes().data(), secret.size()) == size &&
       ::fcntl(kept, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) == 0) {
@@ -168,7 +168,7 @@ absl::StatusOr<std::string> keep_secret_of_pipe(const EnvironmentReader& read,
   }
   const int why = errno;
   ::close(kept);
-  return failed("keep the secret in memory", why);
+  return cannot("keep the secret in memory", why);
 }
 
 }  // namespace weft

@@ -21,7 +21,7 @@ namespace {
 constexpr char kInterfaces[] = "WEFT_SOCKET_IFNAME";
 
 // "" for addresses that other hosts cannot use without the name of an interface of theirs.
-std::string text_of(const sockaddr* address) {
+std::string address_text(const sockaddr* address) {
   char text[INET6_ADDRSTRLEN] = "";
   if (address == nullptr) return "";
   if (address->sa_family == AF_INET) {
@@ -45,7 +45,7 @@ absl::StatusOr<std::map<std::string, std::string>> addresses_of_interfaces() {
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(first, &freeifaddrs);
   std::map<std::string, std::string> addresses;
   for (const ifaddrs* one = first; one != nullptr; one = one->ifa_next) {
-    const std::string text = (one->ifa_flags & IFF_RUNNING) != 0 ? text_of(one->ifa_addr) : "";
+    const std::string text = (one->ifa_flags & IFF_RUNNING) != 0 ? address_text(one->ifa_addr) : "";
     if (text.empty()) continue;
     std::string& kept = addresses[one->ifa_name];
     if (kept.empty() || (kept.front() == '[' && text.front() != '[')) kept = text;
