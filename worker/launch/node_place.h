@@ -15,7 +15,7 @@ namespace weft::launch {
 
 // A launcher tells the others this about its node.
 struct NodeRecord {
-  std::string host;         // for people
+  std::string host = {};    // for people
   uint32_t nodes = 1;       // how many nodes it was told to expect
   std::vector<Role> roles;  // of its processes, in order
   std::string run_id = {};  // as the user or a scheduler gave it; "": it takes the others'
