@@ -48,7 +48,7 @@ export ASAN_OPTIONS=detect_stack_use_after_return=1
 export LSAN_OPTIONS=suppressions=$PWD/tools/lsan.supp:print_suppressions=0
 export UBSAN_OPTIONS=print_stacktrace=1
 # Debian's Abseil is not instrumented, so TSan does not see the reference count of a shared
-# absl::Status.
+# absl::Status, nor that one thread makes the table of StrError.
 export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/tools/tsan.supp
 # Debian's gRPC is not instrumented. So objects that it passes from thread to thread look like races
 # inside its own templates. The same tests run over the in-process transport.
