@@ -17,7 +17,17 @@
 namespace weft::security_internal {
 namespace {
 
-absl::Status check_access(const std::string& path, const struct stat& file, Readers readers) {
+// Checks what kind of file it is and who has access. Returns its size.
+absl::StatusOr<size_t> check(int descriptor, const std::string& path, mode_t kind,
+                             Readers readers) {
+  struct stat file = {};
+  if (::fstat(descriptor, &file) != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot inspect ", path));
+  }
+  if ((file.st_mode & S_IFMT) != kind) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, kind == S_IFIFO ? " is not a pipe" : " is not a regular file"));
+  }
   if (file.st_uid != ::geteuid() && file.st_uid != 0) {
     return absl::PermissionDeniedError(absl::StrCat(path, " belongs to user ", file.st_uid,
                                                     ", not to this user (", ::geteuid(),
@@ -31,7 +41,7 @@ absl::Status check_access(const std::string& path, const struct stat& file, Read
         "%s has mode %04o, so other users could %s it. Run: chmod %s %s", path, permissions,
         anybody_reads ? "change" : "read or change", anybody_reads ? "go-w" : "600", path));
   }
-  return absl::OkStatus();
+  return static_cast<size_t>(file.st_size);
 }
 
 absl::StatusOr<int> open_to_read(const std::string& path) {
@@ -39,12 +49,6 @@ absl::StatusOr<int> open_to_read(const std::string& path) {
   if (descriptor >= 0) return descriptor;
   const std::string text = absl::StrCat("cannot open ", path, ": ", std::strerror(errno));
   return errno == ENOENT ? absl::NotFoundError(text) : absl::UnavailableError(text);
-}
-
-absl::StatusOr<struct stat> inspect(int descriptor, const std::string& path) {
-  struct stat file = {};
-  if (::fstat(descriptor, &file) == 0) return file;
-  return absl::UnavailableError(absl::StrCat("cannot inspect ", path));
 }
 
 absl::Status cannot_read(const std::string& path) {
@@ -55,7 +59,7 @@ absl::Status too_long(const std::string& path, size_t most) {
   return absl::InvalidArgumentError(absl::StrCat(path, " has more than ", most, " bytes"));
 }
 
-// Waits until the pipe has bytes, or its far end has closed it.
+// Waits until there are bytes, or the end. A regular file never waits.
 absl::Status wait_for(int descriptor, const std::string& path, TimePoint deadline) {
   while (true) {
     const auto left =
@@ -71,47 +75,12 @@ absl::Status wait_for(int descriptor, const std::string& path, TimePoint deadlin
   }
 }
 
-}  // namespace
-
-absl::StatusOr<SecretBytes> read_file(const std::string& path, size_t most, Readers readers) {
-  WEFT_ASSIGN_OR_RETURN(const int descriptor, open_to_read(path));
-  const absl::Cleanup close = [descriptor] { ::close(descriptor); };
-  WEFT_ASSIGN_OR_RETURN(const struct stat file, inspect(descriptor, path));
-  if (!S_ISREG(file.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
-  }
-  WEFT_RETURN_IF_ERROR(check_access(path, file, readers));
-
-  const size_t expected = std::min(static_cast<size_t>(file.st_size), most);
-  SecretBytes content(expected + 1);
+// Reads to the end, or until there is more than `limit`: then one byte more.
+absl::StatusOr<SecretBytes> read_to(int descriptor, const std::string& path, size_t limit,
+                                    TimePoint deadline) {
+  SecretBytes content(limit + 1);
   size_t length = 0;
-  while (length <= expected) {
-    const ssize_t got =
-        ::read(descriptor, content.bytes().data() + length, content.size() - length);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return cannot_read(path);
-    if (got == 0) break;
-    length += static_cast<size_t>(got);
-  }
-  if (length > most) return too_long(path, most);
-  if (length > expected) {
-    return absl::UnavailableError(absl::StrCat(path, " has changed while it was read"));
-  }
-  content.shrink(length);
-  return content;
-}
-
-absl::StatusOr<SecretBytes> read_pipe(const std::string& path, size_t most, TimePoint deadline) {
-  WEFT_ASSIGN_OR_RETURN(const int descriptor, open_to_read(path));
-  const absl::Cleanup close = [descriptor] { ::close(descriptor); };
-  WEFT_ASSIGN_OR_RETURN(const struct stat file, inspect(descriptor, path));
-  if (!S_ISFIFO(file.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is not a pipe"));
-  }
-  WEFT_RETURN_IF_ERROR(check_access(path, file, Readers::kOwner));
-  SecretBytes content(most + 1);
-  size_t length = 0;
-  while (length <= most) {
+  while (length <= limit) {
     WEFT_RETURN_IF_ERROR(wait_for(descriptor, path, deadline));
     const ssize_t got =
         ::read(descriptor, content.bytes().data() + length, content.size() - length);
@@ -120,8 +89,31 @@ absl::StatusOr<SecretBytes> read_pipe(const std::string& path, size_t most, Time
     if (got == 0) break;
     length += static_cast<size_t>(got);
   }
-  if (length > most) return too_long(path, most);
   content.shrink(length);
+  return content;
+}
+
+}  // namespace
+
+absl::StatusOr<SecretBytes> read_file(const std::string& path, size_t most, Readers readers) {
+  WEFT_ASSIGN_OR_RETURN(const int descriptor, open_to_read(path));
+  const absl::Cleanup close = [descriptor] { ::close(descriptor); };
+  WEFT_ASSIGN_OR_RETURN(const size_t size, check(descriptor, path, S_IFREG, readers));
+  const size_t expected = std::min(size, most);
+  WEFT_ASSIGN_OR_RETURN(SecretBytes content, read_to(descriptor, path, expected, kNever));
+  if (content.size() > most) return too_long(path, most);
+  if (content.size() > expected) {
+    return absl::UnavailableError(absl::StrCat(path, " has changed while it was read"));
+  }
+  return content;
+}
+
+absl::StatusOr<SecretBytes> read_pipe(const std::string& path, size_t most, TimePoint deadline) {
+  WEFT_ASSIGN_OR_RETURN(const int descriptor, open_to_read(path));
+  const absl::Cleanup close = [descriptor] { ::close(descriptor); };
+  WEFT_RETURN_IF_ERROR(check(descriptor, path, S_IFIFO, Readers::kOwner).status());
+  WEFT_ASSIGN_OR_RETURN(SecretBytes content, read_to(descriptor, path, most, deadline));
+  if (content.size() > most) return too_long(path, most);
   return content;
 }
 
