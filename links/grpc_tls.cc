@@ -23,7 +23,7 @@ constexpr unsigned kLookEverySeconds = 1;
 // Checks the far end of one dial. gRPC calls it after OpenSSL has accepted the certificate.
 class FarEndVerifier final : public ExternalCertificateVerifier {
  public:
-  FarEndVerifier(CertificateName own, std::optional<std::string> worker,
+  FarEndVerifier(CertificateName own, std::optional<WorkerClaim> worker,
                  std::shared_ptr<FarEnd> far_end, std::shared_ptr<void> files)
       : own_(std::move(own)),
         worker_(std::move(worker)),
@@ -37,7 +37,7 @@ class FarEndVerifier final : public ExternalCertificateVerifier {
     const absl::StatusOr<CertificateName> name =
         name_in_job(own_, uris_of_certificate({pem.data(), pem.size()}));
     absl::Status refused = name.status();
-    if (name.ok() && worker_.has_value() && name->worker != *worker_) {
+    if (name.ok() && worker_.has_value() && !proves(name->worker, *worker_)) {
       refused = absl::FailedPreconditionError(
           absl::StrCat("the certificate of worker '", name->worker, "' answers there"));
     }
@@ -53,7 +53,7 @@ class FarEndVerifier final : public ExternalCertificateVerifier {
 
  private:
   const CertificateName own_;
-  const std::optional<std::string> worker_;
+  const std::optional<WorkerClaim> worker_;
   const std::shared_ptr<FarEnd> far_end_;
   const std::shared_ptr<void> files_;  // gRPC reads them as long as it has this
 };
@@ -136,7 +136,7 @@ std::shared_ptr<grpc::ServerCredentials> GrpcTls::for_listening() const {
 }
 
 std::shared_ptr<grpc::ChannelCredentials> GrpcTls::for_dialling(
-    std::optional<std::string> worker, std::shared_ptr<FarEnd> far_end) const {
+    std::optional<WorkerClaim> worker, std::shared_ptr<FarEnd> far_end) const {
   grpc::experimental::TlsChannelCredentialsOptions options;
   options.set_certificate_provider(provider_);
   options.watch_root_certs();

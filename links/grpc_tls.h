@@ -31,6 +31,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "weft/base/mutex.h"
+#include "weft/security/certificate_name.h"
 #include "weft/security/certificates.h"
 #include "weft/security/tls_identity.h"
 
@@ -74,7 +75,7 @@ class GrpcTls {
   // `far_end` learns of the certificate that the far end shows. It refuses one of the job that is
   // not of `worker`: FailedPrecondition, as if the far end had said its name. nullopt: any worker
   // of the job will do. PermissionDenied: the certificate is of another job or has no valid name.
-  std::shared_ptr<grpc::ChannelCredentials> for_dialling(std::optional<std::string> worker,
+  std::shared_ptr<grpc::ChannelCredentials> for_dialling(std::optional<WorkerClaim> worker,
                                                          std::shared_ptr<FarEnd> far_end) const;
   // The name in a certificate that has these URIs.
   // PermissionDenied: it is of another job or has no valid name.

@@ -17,6 +17,7 @@ constexpr std::string_view kScheme = "spiffe://";
 constexpr size_t kMostUri = 2048;     // SPIFFE ID, section 2.3
 constexpr size_t kRunBytes = 16;      // of the digest
 constexpr size_t kMostSegment = 127;  // as of a worker's name
+constexpr std::string_view kRank = "rank.";
 
 absl::Status no_segment(std::string_view what, std::string_view text) {
   return absl::InvalidArgumentError(
@@ -52,6 +53,13 @@ absl::StatusOr<CertificateName> certificate_name(std::string_view run_id, std::s
   if (!is_certificate_segment(role)) return no_segment("role", role);
   if (!is_certificate_segment(worker)) return no_segment("worker name", worker);
   return CertificateName{run_digest(run_id), std::string(role), std::string(worker)};
+}
+
+std::string name_of_rank(uint32_t rank) { return absl::StrCat(absl_view(kRank), rank); }
+
+bool proves(std::string_view certified, const WorkerClaim& claim) {
+  if (!certified.starts_with(kRank)) return certified == claim.name;
+  return claim.rank.has_value() && certified == name_of_rank(*claim.rank);
 }
 
 absl::StatusOr<CertificateName> parse_certificate_name(std::string_view uri) {

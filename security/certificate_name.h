@@ -11,6 +11,8 @@
 // segment.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +42,17 @@ absl::StatusOr<CertificateName> only_certificate_name(const std::vector<std::str
 // certificate is of another job or trust domain than `own`.
 absl::StatusOr<CertificateName> name_in_job(const CertificateName& own,
                                             const std::vector<std::string>& uris);
+
+// What a worker says that it is.
+struct WorkerClaim {
+  std::string name;
+  std::optional<uint32_t> rank;  // nullopt: workers of its group have no fixed ranks
+};
+// NAME in the certificate of whichever worker has this rank: "rank.3". weft_launch issues such
+// certificates, because it does not know the workers' names.
+std::string name_of_rank(uint32_t rank);
+// Whether a certificate with this NAME proves the claim. A NAME like "rank.3" proves only the rank.
+bool proves(std::string_view certified, const WorkerClaim& claim);
 
 // Whether it can be a role or a worker in a certificate's name: 1 to 127 letters, digits, '-', '.'
 // and '_', but not "." or "..".

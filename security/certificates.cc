@@ -3,6 +3,7 @@
 #include <ctime>
 #include <openssl/core_names.h>
 #include <openssl/params.h>
+#include <openssl/rand.h>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -16,7 +17,8 @@ namespace {
 
 using namespace security_internal;  // owners of OpenSSL's objects
 
-constexpr size_t kSeedBytes = 32;  // of an Ed25519 key
+constexpr size_t kSeedBytes = 32;    // of an Ed25519 key
+constexpr size_t kSecretBytes = 32;  // of a new secret
 
 absl::StatusOr<SecretBytes> derive_seed(const SecretBytes& secret, std::string_view run_id) {
   const Derivation hkdf(EVP_KDF_fetch(nullptr, "HKDF", nullptr));
@@ -96,14 +98,37 @@ absl::StatusOr<JobAuthority> JobAuthority::from_secret(const SecretBytes& secret
   return result;
 }
 
-absl::StatusOr<TlsCredentials> JobAuthority::issue(const CertificateName& name) const {
-  WEFT_ASSIGN_OR_RETURN(Signed made, sign_worker(name, *issuer_, Validity()));
-  TlsCredentials result;
-  result.authorities = certificate_;
-  result.name = name;
-  result.chain = std::move(made.certificate);
-  result.key = std::move(made.key);
+absl::StatusOr<JobAuthority> JobAuthority::create(std::string_view run_id) {
+  SecretBytes secret(kSecretBytes);
+  if (RAND_bytes(secret.bytes().data(), kSecretBytes) != 1) {
+    return openssl_failed("make a random secret");
+  }
+  return from_secret(secret, run_id);
+}
+
+absl::StatusOr<KeyPair> make_key_pair() {
+  WEFT_ASSIGN_OR_RETURN(const security_internal::Key key, make_key());
+  KeyPair result;
+  WEFT_ASSIGN_OR_RETURN(result.key, pem_of(key.get()));
+  WEFT_ASSIGN_OR_RETURN(result.public_key, public_pem_of(key.get()));
   return result;
+}
+
+absl::StatusOr<TlsCredentials> JobAuthority::issue(const CertificateName& name) const {
+  WEFT_ASSIGN_OR_RETURN(KeyPair made, make_key_pair());
+  TlsCredentials result;
+  WEFT_ASSIGN_OR_RETURN(result.chain, certify(name, made.public_key));
+  result.authorities = certificate_;
+  result.key = std::move(made.key);
+  result.name = name;
+  return result;
+}
+
+absl::StatusOr<std::string> JobAuthority::certify(const CertificateName& name,
+                                                  std::string_view public_key) const {
+  WEFT_ASSIGN_OR_RETURN(const security_internal::Key key, read_public_key(public_key));
+  WEFT_ASSIGN_OR_RETURN(const Certificate made, sign_worker(name, key.get(), *issuer_, Validity()));
+  return pem_of(made.get());
 }
 
 std::vector<std::string> uris_of_certificate(std::string_view pem) {

@@ -27,6 +27,13 @@ struct TlsCredentials {
   CertificateName name;     // the name that `chain` proves
 };
 
+// A new P-256 key, as PEM texts.
+struct KeyPair {
+  SecretBytes key;
+  std::string public_key;
+};
+absl::StatusOr<KeyPair> make_key_pair();
+
 // The certificate authority of one job. All processes that know the job's secret derive the same
 // one, so it is never sent anywhere.
 //
@@ -38,9 +45,15 @@ class JobAuthority {
   // Internal: OpenSSL cannot make the key.
   static absl::StatusOr<JobAuthority> from_secret(const SecretBytes& secret,
                                                   std::string_view run_id);
+  // From a new secret, which nobody knows.
+  static absl::StatusOr<JobAuthority> create(std::string_view run_id);
   // A new P-256 key and its certificate, for TLS servers and clients. It is valid for as long as
   // the authority, so clocks that disagree do no harm.
   absl::StatusOr<TlsCredentials> issue(const CertificateName& name) const;
+  // Only the certificate, for the key of another process. `public_key` and the result are PEM.
+  // InvalidArgument: it is no public key.
+  absl::StatusOr<std::string> certify(const CertificateName& name,
+                                      std::string_view public_key) const;
   const std::string& certificate() const { return certificate_; }
 
  private:

@@ -8,7 +8,6 @@
 #include <openssl/rand.h>
 #include <pwd.h>
 #include <string>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <vector>
@@ -21,6 +20,8 @@
 namespace weft {
 namespace {
 
+using security_internal::keep_in_memory;
+using security_internal::KeptFile;
 using security_internal::read_file;
 using security_internal::read_pipe;
 using security_internal::Readers;
@@ -150,25 +151,17 @@ absl::StatusOr<SecretBytes> find_job_secret(const EnvironmentReader& read) {
   return found;
 }
 
-absl::StatusOr<std::string> keep_secret_of_pipe(const EnvironmentReader& read,
-                                                Nanoseconds timeout) {
+absl::StatusOr<std::optional<KeptFile>> keep_secret_of_pipe(const EnvironmentReader& read,
+                                                            Nanoseconds timeout) {
   const std::string path = read("WEFT_SECRET_FILE").value_or("");
   struct stat file = {};
-  if (path.empty() || ::stat(path.c_str(), &file) != 0 || !S_ISFIFO(file.st_mode)) return "";
+  if (path.empty() || ::stat(path.c_str(), &file) != 0 || !S_ISFIFO(file.st_mode)) {
+    return std::nullopt;
+  }
   WEFT_ASSIGN_OR_RETURN(const SecretBytes content,
                         read_pipe(path, kMostBytes, std::chrono::steady_clock::now() + timeout));
   WEFT_ASSIGN_OR_RETURN(const SecretBytes secret, trimmed(content, path));
-  const int kept = ::memfd_create("weft-secret", MFD_ALLOW_SEALING | MFD_CLOEXEC);
-  if (kept < 0) return cannot("make a file in memory for the secret", errno);
-  const ssize_t size = static_cast<ssize_t>(secret.size());
-  if (::fchmod(kept, 0600) == 0 && ::write(kept, secret.bytes().data(), secret.size()) == size &&
-      ::fcntl(kept, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) == 0) {
-    // Not an inherited descriptor: some programs close those before they start others.
-    return absl::StrCat("/proc/", ::getpid(), "/fd/", kept);
-  }
-  const int why = errno;
-  ::close(kept);
-  return cannot("keep the secret in memory", why);
+  return keep_in_memory("weft-secret", secret.text());
 }
 
 }  // namespace weft

@@ -22,11 +22,12 @@
 #pragma once
 
 #include <chrono>
-#include <string>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "weft/base/clock.h"
 #include "weft/base/environment.h"
+#include "weft/security/key_file.h"
 #include "weft/security/secret_bytes.h"
 
 namespace weft {
@@ -35,11 +36,11 @@ absl::StatusOr<SecretBytes> find_job_secret(
     const EnvironmentReader& read = read_process_environment);
 
 // For a launcher whose WEFT_SECRET_FILE names a pipe, which only one process can read. Reads the
-// secret, and keeps it in a sealed file in memory as long as this process lives. Returns the path
-// of that file, for the WEFT_SECRET_FILE of child processes; "" if WEFT_SECRET_FILE names no pipe.
+// secret, and keeps it in a file whose path is for the WEFT_SECRET_FILE of child processes.
+// nullopt: WEFT_SECRET_FILE names no pipe.
 //
 // Blocking: until the pipe ends. Errors: as above, and DeadlineExceeded (it does not end in time).
-absl::StatusOr<std::string> keep_secret_of_pipe(
+absl::StatusOr<std::optional<security_internal::KeptFile>> keep_secret_of_pipe(
     const EnvironmentReader& read = read_process_environment,
     Nanoseconds timeout = std::chrono::minutes(1));
 

@@ -9,10 +9,12 @@
 
 #include <cstddef>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "weft/base/clock.h"
 #include "weft/security/secret_bytes.h"
+#include "weft/sockets/file_descriptor.h"
 
 namespace weft::security_internal {
 
@@ -26,5 +28,13 @@ absl::StatusOr<SecretBytes> read_file(const std::string& path, size_t most, Read
 
 // Reads a pipe of this user or root to its end. DeadlineExceeded: it has not ended by the deadline.
 absl::StatusOr<SecretBytes> read_pipe(const std::string& path, size_t most, TimePoint deadline);
+
+// A sealed file in memory, for other processes of this user.
+struct KeptFile {
+  FileDescriptor file;
+  std::string path;  // for read_file of any process, as long as `file` is open
+};
+// `name` is for people. Unavailable: the system has no memory or no descriptor for it.
+absl::StatusOr<KeptFile> keep_in_memory(const std::string& name, std::string_view content);
 
 }  // namespace weft::security_internal

@@ -1,6 +1,5 @@
 #include "weft/security/site_authority.h"
 
-#include <openssl/ec.h>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,8 +13,7 @@ namespace weft {
 using namespace security_internal;  // NOLINT: owners of OpenSSL's objects
 
 absl::StatusOr<SiteAuthority> SiteAuthority::create(std::chrono::hours lasts) {
-  security_internal::Key key(EVP_EC_gen("P-256"));
-  if (key == nullptr) return openssl_failed("make a key");
+  WEFT_ASSIGN_OR_RETURN(security_internal::Key key, make_key());
   WEFT_ASSIGN_OR_RETURN(Issuer issuer, sign_authority(std::move(key), Validity{lasts}));
   WEFT_ASSIGN_OR_RETURN(std::string certificate, pem_of(issuer.certificate.get()));
   return SiteAuthority(std::make_shared<const Issuer>(std::move(issuer)), std::move(certificate));
@@ -40,15 +38,17 @@ absl::StatusOr<SiteAuthority> SiteAuthority::from_pem(std::string_view certifica
 
 absl::StatusOr<TlsCredentials> SiteAuthority::issue(const CertificateName& name,
                                                     std::chrono::hours lasts) const {
-  WEFT_ASSIGN_OR_RETURN(Signed made, sign_worker(name, *issuer_, Validity{lasts}));
-  WEFT_ASSIGN_OR_RETURN(const std::vector<Certificate> read,
-                        read_certificates(made.certificate, "the new certificate"));
+  WEFT_ASSIGN_OR_RETURN(const security_internal::Key key, make_key());
+  WEFT_ASSIGN_OR_RETURN(const Certificate made,
+                        sign_worker(name, key.get(), *issuer_, Validity{lasts}));
   const ASN1_TIME* const end = X509_get0_notAfter(issuer_->certificate.get());
-  if (ASN1_TIME_compare(X509_get0_notAfter(read.front().get()), end) > 0) {
+  if (ASN1_TIME_compare(X509_get0_notAfter(made.get()), end) > 0) {
     return absl::InvalidArgumentError(
         absl::StrCat("the certificate would outlive its authority, which ends at ", text_of(end)));
   }
-  return check_credentials(certificate_, std::move(made.certificate), std::move(made.key));
+  WEFT_ASSIGN_OR_RETURN(std::string chain, pem_of(made.get()));
+  WEFT_ASSIGN_OR_RETURN(SecretBytes text, pem_of(key.get()));
+  return check_credentials(certificate_, std::move(chain), std::move(text));
 }
 
 absl::StatusOr<SecretBytes> SiteAuthority::key() const { return pem_of(issuer_->key.get()); }

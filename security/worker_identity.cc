@@ -117,20 +117,25 @@ absl::StatusOr<std::shared_ptr<TlsIdentity>> from_secret(std::string_view run_id
 
 absl::StatusOr<std::shared_ptr<TlsIdentity>> find_worker_identity(std::string_view run_id,
                                                                   std::string_view role,
-                                                                  std::string_view worker,
+                                                                  const WorkerClaim& worker,
                                                                   const EnvironmentReader& read,
                                                                   Nanoseconds every) {
-  WEFT_ASSIGN_OR_RETURN(const CertificateName name, certificate_name(run_id, role, worker));
+  WEFT_ASSIGN_OR_RETURN(const CertificateName name, certificate_name(run_id, role, worker.name));
   WEFT_ASSIGN_OR_RETURN(const std::optional<CredentialFiles> files, find_files(read));
-  if (!files.has_value()) return from_secret(run_id, name, read);
-  const auto check = [name, run = std::string(run_id)](const CertificateName& found) {
-    if (found.run == name.run && found.worker == name.worker && found.role == name.role) {
+  const auto check = [name, worker, run = std::string(run_id)](const CertificateName& found) {
+    if (found.run == name.run && found.role == name.role && proves(found.worker, worker)) {
       return absl::OkStatus();
     }
+    const std::string rank =
+        worker.rank.has_value() ? absl::StrCat("rank ", *worker.rank) : "no fixed rank";
     return absl::InvalidArgumentError(
-        absl::StrCat("this worker is '", name.worker, "' with role '", name.role,
+        absl::StrCat("this worker is '", name.worker, "' with ", rank, " and role '", name.role,
                      "' (ROLE_NAME) of the job with run id '", run, "' (", name.run, ")"));
   };
+  if (!files.has_value()) {
+    WEFT_RETURN_IF_ERROR(prepend("its name is that of a rank, but ", check(name)));
+    return from_secret(run_id, name, read);
+  }
   return watch(*files, check, every);
 }
 

@@ -11,7 +11,8 @@
 // Errors: those of find_job_secret and check_credentials, with the files' names. Also:
 //
 // - InvalidArgument: only some of the three variables are set. The certificate is of another job,
-//   another worker or another role. The role or the worker's name cannot stand in a certificate.
+//   another worker or another role. The role or the worker's name cannot stand in a certificate, or
+//   the name is that of another rank ("rank.3").
 //
 // - PermissionDenied: users other than this one and root could read the key or change it.
 #pragma once
@@ -21,12 +22,13 @@
 
 #include "absl/status/statusor.h"
 #include "weft/base/environment.h"
+#include "weft/security/certificate_name.h"
 #include "weft/security/tls_identity.h"
 
 namespace weft {
 
 absl::StatusOr<std::shared_ptr<TlsIdentity>> find_worker_identity(
-    std::string_view run_id, std::string_view role, std::string_view worker,
+    std::string_view run_id, std::string_view role, const WorkerClaim& worker,
     const EnvironmentReader& read = read_process_environment,
     Nanoseconds every = std::chrono::seconds(5));
 

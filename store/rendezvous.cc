@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
 #include "weft/links/grpc_sockets.h"
-#include "weft/security/worker_identity.h"
 #include "weft/sockets/tcp_port.h"
 #include "weft/store/store_client.h"
 #include "weft/store/store_server.h"
@@ -38,6 +37,7 @@ absl::StatusOr<StoreIdentity> identity_for(const RendezvousOptions& options,
                                                    absl_view(to_string(options.security))));
   }
   if (is_local(address) || options.security == SecurityMode::kNone) return StoreIdentity{};
+  if (options.identity.has_value()) return *options.identity;
   return find_store_identity(options.run_id);
 }
 

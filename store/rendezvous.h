@@ -15,11 +15,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "weft/security/security_mode.h"
+#include "weft/security/worker_identity.h"
 #include "weft/store/store_handle.h"
 
 namespace weft {
@@ -31,6 +33,8 @@ struct RendezvousOptions {
   absl::Duration call_timeout = absl::Seconds(30);  // of each later call
   SecurityMode security = SecurityMode::kAuto;
   std::string run_id = "";  // compared with a certificate of a site; "": not known yet
+  // nullopt: the one of find_store_identity.
+  std::optional<StoreIdentity> identity = std::nullopt;
 };
 
 struct HostedStore {

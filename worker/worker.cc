@@ -65,9 +65,10 @@ absl::Status secure(const WorkerOptions& options, GrpcTransportOptions& grpc) {
     grpc.listen_address = "unix:";
     return absl::OkStatus();
   }
-  WEFT_ASSIGN_OR_RETURN(grpc.tls,
-                        find_worker_identity(options.place.run_id, options.effective_role(),
-                                             options.effective_name()));
+  WorkerClaim claim = {.name = options.effective_name(), .rank = options.place.rank};
+  if (options.dynamic) claim.rank = std::nullopt;
+  WEFT_ASSIGN_OR_RETURN(
+      grpc.tls, find_worker_identity(options.place.run_id, options.effective_role(), claim));
   return absl::OkStatus();
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "weft/base/log.h"
 #include "weft/base/status.h"
+#include "weft/security/certificate_name.h"
 
 namespace weft::rpc_internal {
 namespace {
@@ -66,13 +67,17 @@ absl::StatusOr<MemberRecord> MemberRecord::decode(const RendezvousStore& store,
 }
 
 absl::Status MemberRecord::check_author(const std::string& author) const {
-  if (author.empty() || author == member.name) return absl::OkStatus();
+  if (author.empty() || is_of(author)) return absl::OkStatus();
   return absl::PermissionDeniedError(absl::StrCat(
       "the record of worker '", member.name, "' was written by worker '", printable(author), "'"));
 }
 
+bool MemberRecord::is_of(const std::string& author) const {
+  return proves(author, {member.name, member.id.index});
+}
+
 absl::StatusOr<bool> MemberRecord::has_left(const std::optional<StoredValue>& mark) const {
-  if (!mark || (!mark->author.empty() && mark->author != member.name)) return false;
+  if (!mark || (!mark->author.empty() && !is_of(mark->author))) return false;
   uint32_t number = 0;
   if (absl::SimpleAtoi(mark->value, &number)) return member.id.incarnation <= number;
   return absl::InternalError(absl::StrCat("the mark that worker '", member.name, "' has left is '",

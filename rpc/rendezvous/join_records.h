@@ -44,7 +44,8 @@ struct MemberRecord {
   uint32_t attempt = 0;
 
   std::string encode() const;
-  // PermissionDenied: a certificate proves that another worker has written the record.
+  // PermissionDenied: a certificate proves that another worker has written the record. One for a
+  // rank (security/certificate_name.h) proves that of this index.
   absl::Status check_author(const std::string& author) const;
   // Whether the process has left. `mark`: what is under its index's key `left`. Nobody else can say
   // that a worker has left, so the mark of another proven author says nothing. Internal: it is no
@@ -53,6 +54,9 @@ struct MemberRecord {
   // Internal: the text under `key` is no member record.
   static absl::StatusOr<MemberRecord> decode(const RendezvousStore& store, const std::string& key,
                                              uint32_t index, const std::string& text);
+
+ private:
+  bool is_of(const std::string& author) const;
 };
 
 // Reads the record of this incarnation. nullopt: its index has no record or that of another

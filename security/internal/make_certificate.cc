@@ -64,6 +64,12 @@ bool set_random_serial(X509* certificate) {
          BN_to_ASN1_INTEGER(number.get(), X509_get_serialNumber(certificate)) != nullptr;
 }
 
+std::string text_in(BIO* bio) {
+  char* text = nullptr;
+  const long size = BIO_get_mem_data(bio, &text);
+  return std::string(text, static_cast<size_t>(size));
+}
+
 // Ed25519 has a digest of its own.
 const EVP_MD* digest_for(EVP_PKEY* key) {
   return EVP_PKEY_get_base_id(key) == EVP_PKEY_ED25519 ? nullptr : EVP_sha256();
@@ -71,14 +77,26 @@ const EVP_MD* digest_for(EVP_PKEY* key) {
 
 }  // namespace
 
+absl::StatusOr<Key> make_key() {
+  Key key(EVP_EC_gen("P-256"));
+  if (key == nullptr) return openssl_failed("make a key");
+  return key;
+}
+
 absl::StatusOr<std::string> pem_of(X509* certificate) {
   const Bio bio(BIO_new(BIO_s_mem()));
-  char* text = nullptr;
   if (bio == nullptr || PEM_write_bio_X509(bio.get(), certificate) != 1) {
     return openssl_failed("write a certificate");
   }
-  const long size = BIO_get_mem_data(bio.get(), &text);
-  return std::string(text, static_cast<size_t>(size));
+  return text_in(bio.get());
+}
+
+absl::StatusOr<std::string> public_pem_of(EVP_PKEY* key) {
+  const Bio bio(BIO_new(BIO_s_mem()));
+  if (bio == nullptr || PEM_write_bio_PUBKEY(bio.get(), key) != 1) {
+    return openssl_failed("write a public key");
+  }
+  return text_in(bio.get());
 }
 
 absl::StatusOr<SecretBytes> pem_of(EVP_PKEY* key) {
@@ -105,13 +123,10 @@ absl::StatusOr<Issuer> sign_authority(Key key, const Validity& validity) {
   return Issuer{std::move(key), std::move(made)};
 }
 
-absl::StatusOr<Signed> sign_worker(const CertificateName& name, const Issuer& issuer,
-                                   const Validity& validity) {
-  const Key key(EVP_EC_gen("P-256"));
+absl::StatusOr<Certificate> sign_worker(const CertificateName& name, EVP_PKEY* key,
+                                        const Issuer& issuer, const Validity& validity) {
   X509* const signer = issuer.certificate.get();
-  const Certificate made =
-      key == nullptr ? nullptr
-                     : begin_certificate(key.get(), X509_get_subject_name(signer), validity);
+  Certificate made = begin_certificate(key, X509_get_subject_name(signer), validity);
   X509* const one = made.get();
   if (one == nullptr || !set_random_serial(one) ||
       !add_extension(one, signer, NID_subject_alt_name, absl::StrCat("URI:", name.uri())) ||
@@ -122,10 +137,7 @@ absl::StatusOr<Signed> sign_worker(const CertificateName& name, const Issuer& is
       X509_sign(one, issuer.key.get(), digest_for(issuer.key.get())) <= 0) {
     return openssl_failed("make a certificate");
   }
-  Signed result;
-  WEFT_ASSIGN_OR_RETURN(result.certificate, pem_of(one));
-  WEFT_ASSIGN_OR_RETURN(result.key, pem_of(key.get()));
-  return result;
+  return made;
 }
 
 }  // namespace weft::security_internal

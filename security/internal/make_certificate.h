@@ -17,6 +17,9 @@
 
 namespace weft::security_internal {
 
+// A new P-256 key.
+absl::StatusOr<Key> make_key();
+
 // From an hour ago, because clocks differ, and for `lasts`. Without it: from 2020 and for ever, so
 // that no clock matters.
 struct Validity {
@@ -33,15 +36,12 @@ struct Issuer {
 // signatures with the key are deterministic.
 absl::StatusOr<Issuer> sign_authority(Key key, const Validity& validity);
 
-// A worker's certificate, and its key, which is a new P-256 key. Both are PEM texts.
-struct Signed {
-  std::string certificate;
-  SecretBytes key;
-};
-absl::StatusOr<Signed> sign_worker(const CertificateName& name, const Issuer& issuer,
-                                   const Validity& validity);
+// A worker's certificate for its `key`, of which only the public half counts.
+absl::StatusOr<Certificate> sign_worker(const CertificateName& name, EVP_PKEY* key,
+                                        const Issuer& issuer, const Validity& validity);
 
 absl::StatusOr<std::string> pem_of(X509* certificate);
 absl::StatusOr<SecretBytes> pem_of(EVP_PKEY* key);
+absl::StatusOr<std::string> public_pem_of(EVP_PKEY* key);
 
 }  // namespace weft::security_internal

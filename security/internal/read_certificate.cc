@@ -46,6 +46,14 @@ absl::StatusOr<Key> read_key(const SecretBytes& pem) {
   return absl::InvalidArgumentError("the key file holds no private key in PEM without a password");
 }
 
+absl::StatusOr<Key> read_public_key(std::string_view pem) {
+  const Bio bio = reader_of(pem);
+  Key key(PEM_read_bio_PUBKEY(bio.get(), nullptr, nullptr, nullptr));
+  ERR_clear_error();
+  if (key != nullptr) return key;
+  return absl::InvalidArgumentError("the text is no public key in PEM");
+}
+
 std::string text_of(const ASN1_TIME* time) {
   tm parts = {};
   char text[32] = "an unknown time";

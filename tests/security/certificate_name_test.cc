@@ -26,6 +26,18 @@ TEST(CertificateNameTest, TheRunIsPartOfASha256) {
             "ba7816bf8f01cfea414140de5dae2223");  // FIPS 180-4, example of SHA-256
 }
 
+TEST(CertificateNameTest, ANameProvesTheWorkerAndARankEachWorkerOfTheRank) {
+  EXPECT_TRUE(proves("a", {"a", 3}));
+  EXPECT_TRUE(proves("a", {"a", std::nullopt}));
+  EXPECT_FALSE(proves("a", {"b", 3}));
+  EXPECT_TRUE(proves(name_of_rank(3), {"a", 3}));
+  EXPECT_FALSE(proves("rank.3", {"a", 4}));
+  EXPECT_FALSE(proves("rank.3", {"rank.3", 4}));
+  EXPECT_FALSE(proves("rank.3", {"rank.3", std::nullopt}));
+  EXPECT_FALSE(proves("rank.03", {"a", 3}));
+  EXPECT_FALSE(proves("rank.", {"a", 0}));
+}
+
 TEST(CertificateNameTest, AnEmptyRoleIsTheDefaultOne) {
   EXPECT_EQ(certificate_name("run", "", "a")->role, "default");
 }

@@ -156,14 +156,13 @@ TEST_F(JobSecretTest, APipeIsReadOnceForAllProcesses) {
   const auto kept = keep_secret_of_pipe(testing::environment_of(variables_));
   writer.join();
   ASSERT_TRUE(kept.ok()) << kept.status();
-  variables_["WEFT_SECRET_FILE"] = *kept;
+  ASSERT_TRUE(kept->has_value());
+  const std::string path = (*kept)->path;
+  variables_["WEFT_SECRET_FILE"] = path;
   EXPECT_EQ(found(), kGood);
   EXPECT_EQ(found(), kGood);
-  EXPECT_FALSE(std::ofstream(*kept) << "another secret" << std::flush);
-
-  const int descriptor = std::stoi(kept->substr(kept->rfind('/') + 1));
-  EXPECT_NE(::fcntl(descriptor, F_GETFD) & FD_CLOEXEC, 0);
-  ::close(descriptor);
+  EXPECT_FALSE(std::ofstream(path) << "another secret" << std::flush);
+  EXPECT_NE(::fcntl((*kept)->file.get(), F_GETFD) & FD_CLOEXEC, 0);
 }
 
 TEST_F(JobSecretTest, APipeMustEndWithASecret) {
@@ -174,7 +173,7 @@ TEST_F(JobSecretTest, APipeMustEndWithASecret) {
     variables_["WEFT_SECRET_FILE"] = none;
     const auto kept = keep();
     ASSERT_TRUE(kept.ok()) << kept.status();
-    EXPECT_EQ(*kept, "");
+    EXPECT_FALSE(kept->has_value());
   }
   const std::string pipe = folder_ + "/pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0644), 0);

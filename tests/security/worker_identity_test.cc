@@ -44,11 +44,12 @@ class WorkerIdentityTest : public ::testing::Test {
     variables_["WEFT_TLS_KEY"] = write("key.pem", made.key.text(), 0600);
     variables_["WEFT_TLS_CA"] = write("ca.pem", made.authorities, 0644);
   }
-  absl::StatusOr<std::shared_ptr<TlsIdentity>> identity(std::string_view worker = "a") const {
+  absl::StatusOr<std::shared_ptr<TlsIdentity>> identity(const WorkerClaim& worker = {"a",
+                                                                                     3}) const {
     return find_worker_identity("run", "trainer", worker, testing::environment_of(variables_),
                                 std::chrono::milliseconds(1));
   }
-  absl::StatusOr<TlsCredentials> find(std::string_view worker = "a") const {
+  absl::StatusOr<TlsCredentials> find(const WorkerClaim& worker = {"a", 3}) const {
     const auto found = identity(worker);
     if (!found.ok()) return found.status();
     return copy_of(*(*found)->current());
@@ -66,7 +67,7 @@ class WorkerIdentityTest : public ::testing::Test {
 };
 
 TEST_F(WorkerIdentityTest, WithoutFilesTheJobsSecretSigns) {
-  const auto one = find("a"), two = find("b");
+  const auto one = find({"a", 0}), two = find({"b", 1});
   ASSERT_TRUE(one.ok()) << one.status();
   ASSERT_TRUE(two.ok()) << two.status();
   EXPECT_EQ(one->authorities, two->authorities);
@@ -82,6 +83,25 @@ TEST_F(WorkerIdentityTest, FilesOfASiteComeBeforeTheSecret) {
   EXPECT_EQ(found->name.uri(), uri_);
   EXPECT_EQ(found->authorities, site_.certificate());
   EXPECT_FALSE(fs::exists(folder_ + "/.config"));
+}
+
+TEST_F(WorkerIdentityTest, ACertificateForARankIsForEachNameOfThatRank) {
+  use_files(site_.make({.uris = {"spiffe://site/weft/" + run_digest("run") + "/trainer/rank.3"}}));
+  EXPECT_EQ(find({"a", 3})->name.worker, "rank.3");
+  EXPECT_EQ(find({"rank.3", 3})->name.worker, "rank.3");
+  for (const WorkerClaim& other :
+       {WorkerClaim{"a", 4}, WorkerClaim{"rank.3", 4}, WorkerClaim{"rank.3", std::nullopt}}) {
+    const auto found = find(other);
+    EXPECT_EQ(found.status().code(), absl::StatusCode::kInvalidArgument) << found.status();
+    EXPECT_THAT(std::string(found.status().message()),
+                HasSubstr(other.rank ? "with rank 4" : "with no fixed rank"));
+  }
+}
+
+TEST_F(WorkerIdentityTest, AWorkerCannotHaveTheNameOfAnotherRank) {
+  EXPECT_TRUE(find({"rank.3", 3}).ok());
+  EXPECT_THAT(std::string(find({"rank.3", 4}).status().message()),
+              HasSubstr("its name is that of a rank, but this worker is 'rank.3' with rank 4"));
 }
 
 TEST_F(WorkerIdentityTest, FilesThatAreReplacedAreReadAgain) {
@@ -161,7 +181,7 @@ TEST_F(WorkerIdentityTest, WhatIsWrongWithAFileIsToldWithItsName) {
 }
 
 TEST_F(WorkerIdentityTest, ANameThatCannotStandInACertificateIsAnError) {
-  const auto found = find("a:b");
+  const auto found = find({"a:b", 0});
   EXPECT_EQ(found.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(found.status().message()), HasSubstr("worker name 'a:b'"));
 }

@@ -42,7 +42,7 @@ class SiteFiles {
     std::ofstream(path_.string() + ".ca") << site().certificate();
     issue();
     auto found = weft::find_worker_identity(
-        "run", "", worker,
+        "run", "", {worker, std::nullopt},
         [this](const char* name) -> std::optional<std::string> {
           const std::string variable = name;
           if (variable == "WEFT_TLS_CERT") return path_.string() + ".pem";

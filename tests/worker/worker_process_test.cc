@@ -55,6 +55,22 @@ TEST(WorkerProcessTest, EveryRankCallsEveryOtherAndAllEndInGoodOrder) {
   }
 }
 
+TEST(WorkerProcessTest, EveryRankProvesItsRankWithACertificateOfItsOwn) {
+  const std::string environment = absl::StrCat("WEFT_SECURITY=mtls ", weft::testing::kOverGrpc);
+  const Outcome outcome =
+      launch(3, "ring", "--certificates per-worker --roles ps:1,trainer:2", environment);
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(outcome.output, HasSubstr(absl::StrCat("worker", rank, " called 3")));
+  }
+  const std::string other_role = absl::StrCat(
+      environment, " ", weft::testing::kWeftLaunch,
+      " -n 2 --certificates per-worker -- sh -c 'ROLE_NAME=admin exec ", kProgram, " ring' 2>&1");
+  const Outcome refused = run_command(other_role);
+  EXPECT_NE(refused.code, 0);
+  EXPECT_THAT(refused.output, HasSubstr("with rank 0 and role 'admin'"));
+}
+
 class WorkerDeath : public ::testing::TestWithParam<const char*> {};
 
 // In "victim", some ranks may not have finished joining when the victim dies.

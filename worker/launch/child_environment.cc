@@ -30,10 +30,15 @@ std::vector<std::string> child_environment(const std::vector<std::string>& inher
                                            const GroupPlace& place, uint32_t local_rank,
                                            uint32_t restart_count, const std::string& error_file) {
   std::map<std::string, std::string> variables;
-  for (const std::string& entry : inherited) {
-    const size_t equals = entry.find('=');
-    if (equals != std::string::npos) variables[entry.substr(0, equals)] = entry.substr(equals + 1);
-  }
+  const auto add = [&](const std::vector<std::string>& entries) {
+    for (const std::string& entry : entries) {
+      const size_t equals = entry.find('=');
+      if (equals == std::string::npos) continue;
+      variables[entry.substr(0, equals)] = entry.substr(equals + 1);
+    }
+  };
+  add(inherited);
+  if (!place.own_variables.empty()) add(place.own_variables[local_rank]);
   const LaunchOptions& options = place.options;
   const NodePlace& nodes = place.nodes;
   const RolePlace role = role_of(nodes, local_rank);

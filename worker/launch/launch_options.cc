@@ -195,6 +195,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments,
   bool no_prefix = false;
   std::string policy = "end";
   std::string roles;
+  std::string certificates;
 
   CLI::App app(
       "Starts a group of processes, on this machine or on several, with torchrun's variables.",
@@ -219,6 +220,10 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments,
                      "port of the store (default: a free one; with several nodes 29500)");
   app.add_flag("--c10d-store", options.c10d_store,
                "also serve a TCPStore of c10d, for programs that use it without Weft");
+  app.add_option("--certificates", certificates,
+                 "per-worker: each rank proves rank and role by a certificate of its own "
+                 "(docs/security.md)")
+      ->check(CLI::IsMember({"per-worker"}));
   app.add_option("--join-timeout", join_timeout, "seconds to wait for the other nodes")
       ->capture_default_str()
       ->check(CLI::Range(0.0, kMaxSeconds));
@@ -265,6 +270,7 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments,
   options.join_timeout = from_seconds(join_timeout);
   options.node_timeout = from_seconds(node_timeout);
   options.prefix = !no_prefix;
+  options.certificates = !certificates.empty();
   options.program.assign(separator + 1, arguments.end());
   result.options = std::move(options);
   return result;

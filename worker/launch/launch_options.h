@@ -27,8 +27,9 @@ struct LaunchOptions {
   uint32_t processes = 1;   // on this machine
   std::vector<Role> roles;  // their counts add up to `processes`
   std::string master_addr = "127.0.0.1";
-  uint16_t master_port = 0;  // 0: a free one; never with several nodes
-  bool c10d_store = false;   // node 0 also serves a TCPStore
+  uint16_t master_port = 0;   // 0: a free one; never with several nodes
+  bool c10d_store = false;    // node 0 also serves a TCPStore
+  bool certificates = false;  // each worker gets one of its own, where workers use TLS
   std::chrono::nanoseconds join_timeout = std::chrono::minutes(5);  // of the other nodes
   std::chrono::nanoseconds node_timeout = std::chrono::seconds(10);
   std::string run_id;  // "": a random one

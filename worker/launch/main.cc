@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <random>
 #include <signal.h>
 #include <stdlib.h>
@@ -18,9 +19,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
+#include "weft/links/grpc_sockets.h"
 #include "weft/security/job_secret.h"
 #include "weft/sockets/tcp_port.h"
 #include "weft/store/rendezvous.h"
+#include "weft/worker/launch/certificates/worker_certificates.h"
 #include "weft/worker/launch/child_process.h"
 #include "weft/worker/launch/launch_options.h"
 #include "weft/worker/launch/node_group.h"
@@ -114,14 +117,28 @@ absl::StatusOr<OpenStore> host_or_connect(const LaunchOptions& options) {
   }
 }
 
-absl::StatusOr<std::unique_ptr<NodeGroup>> join_group(RendezvousStore& store,
-                                                      const LaunchOptions& options) {
-  const NodeRecord self = {.host = host_name(),
-                           .nodes = options.nodes,
-                           .roles = options.roles,
-                           .run_id = options.run_id,
-                           .token = absl::StrCat(getpid(), "-", random_text())};
+NodeRecord record_of(const LaunchOptions& options,
+                     const std::optional<WorkerCertificates>& certificates) {
+  NodeRecord self = {.host = host_name(),
+                     .nodes = options.nodes,
+                     .roles = options.roles,
+                     .run_id = options.run_id,
+                     .token = absl::StrCat(getpid(), "-", random_text())};
+  if (certificates) self.public_keys = certificates->public_keys();
+  return self;
+}
+
+absl::StatusOr<std::unique_ptr<NodeGroup>> join_group(
+    const OpenStore& open, const LaunchOptions& options,
+    std::optional<WorkerCertificates>& certificates) {
+  RendezvousStore& store = *open.store;
+  const NodeRecord self = record_of(options, certificates);
   NodeGroupOptions group;
+  if (certificates) {
+    group.on_all_met = [&](const std::vector<NodeRecord>& records) {
+      return certificates->certify(store, records, open.place);
+    };
+  }
   group.node = options.node;
   group.join_timeout = options.join_timeout;
   group.lost_after = static_cast<uint32_t>(options.node_timeout / group.interval);
@@ -172,16 +189,46 @@ absl::Status C10dStoreProcess::start(const std::string& host, uint16_t port) {
 }
 
 // A pipe can be read only once, but all processes need the secret.
-absl::Status keep_secret() {
+absl::StatusOr<std::optional<security_internal::KeptFile>> keep_secret() {
   WEFT_ASSIGN_OR_RETURN(const SecurityMode security, find_security_mode());
-  if (security == SecurityMode::kNone) return absl::OkStatus();
-  WEFT_ASSIGN_OR_RETURN(const std::string kept, keep_secret_of_pipe());
-  if (!kept.empty()) setenv("WEFT_SECRET_FILE", kept.c_str(), 1);
-  return absl::OkStatus();
+  if (security == SecurityMode::kNone) return std::nullopt;
+  WEFT_ASSIGN_OR_RETURN(auto kept, keep_secret_of_pipe());
+  if (kept) setenv("WEFT_SECRET_FILE", kept->path.c_str(), 1);
+  return kept;
+}
+
+// nullopt: the workers need none.
+absl::StatusOr<std::optional<WorkerCertificates>> make_keys(const LaunchOptions& options,
+                                                            const RendezvousOptions& place) {
+  if (!options.certificates) return std::nullopt;
+  if (place.security == SecurityMode::kNone) {
+    return absl::InvalidArgumentError(
+        "--certificates: the workers use none with WEFT_SECURITY=none");
+  }
+  // On one host the kernel says who a process is.
+  if (is_local(rendezvous_address(place))) return std::nullopt;
+  WEFT_ASSIGN_OR_RETURN(WorkerCertificates made, WorkerCertificates::create(options.processes));
+  return made;
+}
+
+// `nodes` is null if there is only this one.
+absl::Status take_certificates(const OpenStore& open, const LaunchOptions& options,
+                               NodeGroup* nodes, std::optional<WorkerCertificates>& certificates) {
+  if (!certificates) return absl::OkStatus();
+  if (nodes == nullptr) {
+    const NodeRecord self = record_of(options, certificates);
+    WEFT_RETURN_IF_ERROR(certificates->certify(*open.store, {self}, open.place));
+  }
+  const absl::Status taken = certificates->take(*open.store, options.node);
+  if (taken.ok() || nodes == nullptr) return taken;
+  nodes->fail(kCouldNotLaunch, std::string(taken.message()));
+  std::this_thread::sleep_for(kFarewell);  // the others read it
+  return taken;
 }
 
 int run(LaunchOptions options) {
-  if (const absl::Status kept = keep_secret(); !kept.ok()) return fail(kept, kCouldNotLaunch);
+  auto secret = keep_secret();
+  if (!secret.ok()) return fail(secret.status(), kCouldNotLaunch);
   // Call it before the store starts its threads.
   auto signals = take_signals();
   if (!signals.ok()) return fail(signals.status(), kCouldNotLaunch);
@@ -196,10 +243,12 @@ int run(LaunchOptions options) {
     if (!started.ok()) return fail(prepend("--c10d-store: ", started), kCouldNotLaunch);
   }
 
+  auto certificates = make_keys(options, store->place);
+  if (!certificates.ok()) return fail(certificates.status(), kCouldNotLaunch);
   std::unique_ptr<NodeGroup> nodes;
   NodePlace place = place_of_node({{.nodes = 1, .roles = options.roles}}, 0);
   if (options.nodes > 1) {
-    auto joined = join_group(*store->store, options);
+    auto joined = join_group(*store, options, *certificates);
     if (!joined.ok()) {
       // The others read why, before the store goes.
       if (options.node == 0) std::this_thread::sleep_for(kFarewell);
@@ -209,15 +258,25 @@ int run(LaunchOptions options) {
     place = nodes->place();
     options.run_id = nodes->run_id();
   }
-  // Each node of a group that nobody has named gives it the same name.
-  if (options.run_id.empty()) options.run_id = nodes ? "weft" : "weft-" + random_text();
+  if (options.run_id.empty()) options.run_id = "weft-" + random_text();
+  const absl::Status taken = take_certificates(*store, options, nodes.get(), *certificates);
+  if (!taken.ok()) return fail(prepend("--certificates: ", taken), kCouldNotLaunch);
+  const bool certified = certificates->has_value();
+  if (certified) {
+    // With the secret, a worker could call the launchers' store.
+    unsetenv("WEFT_SECRET_FILE");
+    *secret = std::nullopt;
+  }
 
-  Supervisor supervisor({.options = std::move(options),
-                         .nodes = std::move(place),
-                         .store = rendezvous_address(store->place),
-                         .master_port = master_port,
-                         .c10d_store = c10d_store.pid()},
-                        *std::move(signals), nodes.get());
+  Supervisor supervisor(
+      {.options = std::move(options),
+       .nodes = std::move(place),
+       .store = certified ? (*certificates)->store() : rendezvous_address(store->place),
+       .master_port = master_port,
+       .c10d_store = c10d_store.pid(),
+       .own_variables =
+           certified ? (*certificates)->variables() : std::vector<std::vector<std::string>>()},
+      *std::move(signals), nodes.get());
   const absl::StatusOr<int> code = supervisor.run();
   if (code.ok()) return *code;
   return fail(code.status(), exit_code_of(code.status()));

@@ -37,13 +37,6 @@ NodeGroup::NodeGroup(RendezvousStore& store, std::vector<NodeRecord> records,
       changed_(std::move(changed)),
       finished_(records_.size()) {}
 
-std::string NodeGroup::run_id() const {
-  for (const NodeRecord& record : records_) {
-    if (!record.run_id.empty()) return record.run_id;
-  }
-  return "";
-}
-
 NodeGroup::~NodeGroup() {
   {
     MutexLock lock(mutex_);

@@ -38,8 +38,7 @@ class NodeGroup {
   ~NodeGroup();
 
   const NodePlace& place() const { return place_; }
-  // Of the first node that has one; "" if none has.
-  std::string run_id() const;
+  std::string run_id() const { return run_id_of(records_); }
   const std::string& host_of(uint32_t node) const { return records_[node].host; }
 
   // Becomes readable when failure() or all_finished() may have changed. The caller reads it empty.

@@ -85,6 +85,8 @@ class Joining {
                           read_node_failure(store_, kJoinFailureKey, UINT32_MAX));
     if (failure) return absl::FailedPreconditionError(failure->text);
     if (options_.node != 0 || !missing_.empty()) return false;
+    if (options_.on_all_met) WEFT_RETURN_IF_ERROR(options_.on_all_met(records_));
+    for (NodeRecord& record : records_) record.public_keys.clear();
     WEFT_RETURN_IF_ERROR(store_.set(kNodesKey, to_text(records_)));
     return true;
   }
@@ -134,6 +136,12 @@ class Joining {
   absl::Status check_record(uint32_t node) const {
     const NodeRecord& other = records_[node];
     WEFT_RETURN_IF_ERROR(check_number(node, other.nodes));
+    const auto kind = [](const NodeRecord& record) {
+      return record.public_keys.empty() ? "none" : "per-worker";
+    };
+    if (other.public_keys.empty() != self_.public_keys.empty()) {
+      return different(node, "--certificates", kind(self_), kind(other));
+    }
     if (other.run_id.empty() || self_.run_id.empty() || other.run_id == self_.run_id) {
       return absl::OkStatus();
     }

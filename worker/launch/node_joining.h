@@ -32,6 +32,9 @@ struct NodeGroupOptions {
   // so did not look, takes nobody for lost.
   std::chrono::nanoseconds interval = std::chrono::seconds(1);
   uint32_t lost_after = 10;
+  // Node 0 calls it when all have come, before it tells them so. After DeadlineExceeded it is
+  // called again. Another error ends the joining.
+  std::function<absl::Status(const std::vector<NodeRecord>&)> on_all_met = nullptr;
 };
 
 // How often a launcher looks for others that join, or for a failure.

@@ -17,11 +17,8 @@ std::string dump(const Json& json) {
 Json json_of(const NodeRecord& record) {
   Json roles = Json::array();
   for (const Role& role : record.roles) roles.push_back({role.name, role.count});
-  return {{"host", record.host},
-          {"nodes", record.nodes},
-          {"roles", roles},
-          {"run_id", record.run_id},
-          {"token", record.token}};
+  return {{"host", record.host},     {"nodes", record.nodes}, {"roles", roles},
+          {"run_id", record.run_id}, {"token", record.token}, {"public_keys", record.public_keys}};
 }
 
 NodeRecord record_of(const Json& json) {
@@ -33,6 +30,7 @@ NodeRecord record_of(const Json& json) {
   }
   json.at("run_id").get_to(record.run_id);
   json.at("token").get_to(record.token);
+  json.at("public_keys").get_to(record.public_keys);
   return record;
 }
 
@@ -46,6 +44,13 @@ absl::StatusOr<T> parse(const std::string& text, T (*read)(const Json& json)) {
 }
 
 }  // namespace
+
+std::string run_id_of(const std::vector<NodeRecord>& records) {
+  for (const NodeRecord& record : records) {
+    if (!record.run_id.empty()) return record.run_id;
+  }
+  return "weft";
+}
 
 NodePlace place_of_node(const std::vector<NodeRecord>& records, uint32_t node) {
   NodePlace place;

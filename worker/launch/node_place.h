@@ -20,9 +20,14 @@ struct NodeRecord {
   std::vector<Role> roles;  // of its processes, in order
   std::string run_id = {};  // as the user or a scheduler gave it; "": it takes the others'
   std::string token = {};   // differs between any two launchers
+  // Of its processes, if they get certificates of their own. Only node 0 reads them.
+  std::vector<std::string> public_keys = {};
 
   friend bool operator==(const NodeRecord&, const NodeRecord&) = default;
 };
+
+// The run id of the group: that of the first node that has one, otherwise "weft".
+std::string run_id_of(const std::vector<NodeRecord>& records);
 
 // The ranks of one role on one node.
 struct RoleShare {

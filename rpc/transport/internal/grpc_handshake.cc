@@ -21,6 +21,7 @@
 #include "weft/rpc/rendezvous/worker_info.h"
 #include "weft/rpc/transport/hello.h"
 #include "weft/rpc/transport/status_wire.h"
+#include "weft/security/certificate_name.h"
 
 namespace weft::rpc_internal {
 namespace {
@@ -68,9 +69,11 @@ absl::Status check_hello_role(const std::string& role, const wire::Hello& hello)
 absl::Status check_certificate(const GrpcTls& tls, const std::vector<std::string>& uris,
                                const wire::Hello& hello) {
   WEFT_ASSIGN_OR_RETURN(const CertificateName name, tls.name_of(uris));
-  if (name.worker == hello.name()) return check_hello_role(name.role, hello);
+  const uint32_t rank = WorkerId::from_bits(hello.worker()).index;
+  if (proves(name.worker, {hello.name(), rank})) return check_hello_role(name.role, hello);
   return absl::PermissionDeniedError(absl::StrCat("the certificate names worker '", name.worker,
-                                                  "', but the hello names '", hello.name(), "'"));
+                                                  "', but the hello names '", hello.name(),
+                                                  "' with rank ", rank));
 }
 
 // The accepting end of one stream.
@@ -326,10 +329,12 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> DialHandler::connect(const std::s
   if (shared_->options.tls != nullptr && shared_->tls == nullptr) {
     return absl::InternalError("the transport does not listen yet");
   }
+  const PeerIdentity& peer = connection_->peer();
   return grpc::CreateCustomChannel(
       absl::StrCat("dns:///", address),
-      shared_->tls != nullptr ? shared_->tls->for_dialling(connection_->peer().name, far_end_)
-                              : grpc::InsecureChannelCredentials(),
+      shared_->tls != nullptr
+          ? shared_->tls->for_dialling(WorkerClaim{peer.name, peer.id.index}, far_end_)
+          : grpc::InsecureChannelCredentials(),
       arguments);
 }
 

@@ -107,8 +107,8 @@ WorkerOptions worker_options(const Arguments& arguments, const Tracker& tracker)
   if (arguments.has("door")) {
     GrpcTransportOptions grpc;
     if (options.security != SecurityMode::kNone) {
-      auto identity =
-          find_worker_identity(options.place.run_id, options.effective_role(), options.name);
+      auto identity = find_worker_identity(options.place.run_id, options.effective_role(),
+                                           {options.name, options.place.rank});
       if (!identity.ok()) throw std::runtime_error(std::string(identity.status().message()));
       grpc.tls = *std::move(identity);
     }

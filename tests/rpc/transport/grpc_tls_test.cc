@@ -173,6 +173,23 @@ TEST_F(GrpcTlsTest, ADiallerChecksWhomItReached) {
   }
 }
 
+TEST_F(GrpcTlsTest, ACertificateForARankIsForThatRankUnderAnyName) {
+  const auto of_rank = [&](uint32_t rank) {
+    return shared(site_.make({.uris = {uri(name_of_rank(rank))}}));
+  };
+  auto a = started(1, of_rank(1)), b = started(2, of_rank(2));
+  const auto connection = connect(*a, *b);
+  ASSERT_TRUE(connection.ok()) << connection.status();
+
+  auto impostor = started(3, of_rank(1));  // it says that it is w3 with rank 3
+  const absl::Status dialling = connect(*impostor, *b).status();
+  EXPECT_EQ(dialling.code(), absl::StatusCode::kPermissionDenied) << dialling;
+  EXPECT_THAT(std::string(dialling.message()),
+              HasSubstr("names worker 'rank.1', but the hello names 'w3' with rank 3"));
+  const absl::Status dialled = connect(*a, *impostor).status();
+  EXPECT_EQ(dialled.code(), absl::StatusCode::kFailedPrecondition) << dialled;
+}
+
 std::string uri_of_server(const std::string& worker) {
   return "spiffe://site.example/weft/" + run_digest("group") + "/server/" + worker;
 }

@@ -53,7 +53,7 @@ class CertificateCommandTest : public ::testing::Test {
   absl::StatusOr<std::shared_ptr<TlsIdentity>> join(const std::string& role,
                                                     const std::string& worker) {
     return find_worker_identity(
-        "run", role, worker,
+        "run", role, {worker, std::nullopt},
         testing::environment_of({{"WEFT_TLS_CERT", folder_ + "/a.pem"},
                                  {"WEFT_TLS_KEY", folder_ + "/a.key"},
                                  {"WEFT_TLS_CA", folder_ + "/site/ca.pem"}}));

@@ -86,6 +86,14 @@ TEST(ChildEnvironment, KeepsWhatItInheritsButNotAnOlderPlace) {
   EXPECT_EQ(variables["ROLE_NAME"], "ps");
 }
 
+TEST(ChildEnvironment, VariablesOfOneRankComeBeforeInheritedOnes) {
+  GroupPlace group = place();
+  group.own_variables = {{"WEFT_TLS_CERT=first"}, {"WEFT_TLS_CERT=second"}};
+  const std::vector<std::string> inherited = {"WEFT_TLS_CERT=outer"};
+  EXPECT_EQ(environment(inherited, group, 0, 0)["WEFT_TLS_CERT"], "first");
+  EXPECT_EQ(environment(inherited, group, 1, 0)["WEFT_TLS_CERT"], "second");
+}
+
 TEST(ChildEnvironment, TellsOfATerminal) {
   GroupPlace group = place();
   group.terminal_columns = 76;

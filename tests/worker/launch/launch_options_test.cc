@@ -43,6 +43,12 @@ TEST(LaunchOptions, Defaults) {
   EXPECT_THAT(options.program, ElementsAre("program"));
 }
 
+TEST(LaunchOptions, CertificatesAreNoneOrPerWorker) {
+  EXPECT_FALSE(parse({}).certificates);
+  EXPECT_TRUE(parse({"--certificates", "per-worker"}).certificates);
+  EXPECT_THAT(mistake({"--certificates", "mine", "--", "program"}), HasSubstr("per-worker"));
+}
+
 TEST(LaunchOptions, TheProgramKeepsItsOwnFlags) {
   const CommandLine result =
       parse_command_line({"-n", "2", "--", "./train", "--grace", "-n", "--", "--help"});

@@ -124,6 +124,49 @@ TEST_F(NodeGroupTest, AllNodesMeetAndHaveOneRunId) {
   }
 }
 
+TEST_F(NodeGroupTest, NodesWithAndWithoutCertificatesDoNotMeet) {
+  NodeGroupOptions options;
+  options.join_timeout = std::chrono::seconds(30);
+  std::future<Joined> other = std::async(std::launch::async, [&] {
+    NodeGroupOptions second = options;
+    second.node = 1;
+    return NodeGroup::join(store_, {.nodes = 2, .token = "b"}, second, [] { return false; });
+  });
+  NodeRecord self = {.nodes = 2, .token = "a"};
+  self.public_keys = {"key"};
+  const Joined joined = NodeGroup::join(store_, self, options, [] { return false; });
+  EXPECT_THAT(std::string(joined.status().message()),
+              HasSubstr("different --certificates: node 0 () has per-worker, node 1 () has none"));
+  EXPECT_FALSE(other.get().ok());
+}
+
+TEST_F(NodeGroupTest, NodeZeroActsOnAllRecordsBeforeTheOthersMeet) {
+  NodeGroupOptions options;
+  options.join_timeout = std::chrono::seconds(30);
+  std::vector<std::string> keys;
+  int calls = 0;
+  options.on_all_met = [&](const std::vector<NodeRecord>& records) -> absl::Status {
+    EXPECT_EQ(*store_.try_get(kNodesKey), std::nullopt);
+    if (++calls == 1) return absl::DeadlineExceededError("the store is slow");
+    for (const NodeRecord& record : records) keys.push_back(record.public_keys.at(0));
+    return absl::OkStatus();
+  };
+  std::future<Joined> other = std::async(std::launch::async, [&] {
+    NodeGroupOptions second;
+    second.node = 1;
+    NodeRecord self = {.nodes = 2, .token = "b"};
+    self.public_keys = {"key of node 1"};
+    return NodeGroup::join(store_, self, second, [] { return false; });
+  });
+  NodeRecord self = {.nodes = 2, .token = "a"};
+  self.public_keys = {"key of node 0"};
+  const Joined joined = NodeGroup::join(store_, self, options, [] { return false; });
+  EXPECT_TRUE(joined.ok()) << joined.status();
+  EXPECT_TRUE(other.get().ok());
+  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(keys, (std::vector<std::string>{"key of node 0", "key of node 1"}));
+}
+
 TEST_F(NodeGroupTest, TheFirstFailureIsEverybodys) {
   join(3);
   groups_[2]->fail(7, "rank 4 broke");

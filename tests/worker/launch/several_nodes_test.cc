@@ -35,10 +35,12 @@ struct Node {
   std::string program;
 };
 
-// Runs the launchers of all nodes at once. The output ends with "node 0: CODE" for each node.
-std::string run_nodes(const std::vector<Node>& nodes, const OnLine& on_line = {}) {
+// Runs the launchers of all nodes at once, after the shell commands `before`. The output ends with
+// "node 0: CODE" for each node.
+std::string run_nodes(const std::vector<Node>& nodes, const OnLine& on_line = {},
+                      const std::string& before = "") {
   const int port = weft::testing::unused_port();
-  std::string script = "exec 2>&1; ";
+  std::string script = absl::StrCat("exec 2>&1; ", before);
   std::string waiting;
   for (size_t node = 0; node < nodes.size(); ++node) {
     absl::StrAppend(&script, kWeftLaunch, " --nnodes ", nodes.size(), " --node-rank ", node,
@@ -90,6 +92,42 @@ TEST(SeveralNodes, EachProcessHasItsPlace) {
         "[0] TORCHELASTIC_RUN_ID=mine", "[3] TORCHELASTIC_RUN_ID=mine"}) {
     EXPECT_THAT(output, HasSubstr(absl::StrCat(line, "\n")));
   }
+}
+
+// The parts of a group that use TLS even on one host.
+std::vector<Node> with_certificates(const std::string& program) {
+  return {{"-n 2 --certificates per-worker", program}, {"-n 1 --certificates per-worker", program}};
+}
+
+TEST(SeveralNodes, RanksWithCertificatesOfTheirOwnMeetWithoutTheSecret) {
+  const std::string output =
+      run_nodes(with_certificates(
+                    absl::StrCat("sh -c 'echo secret ${WEFT_SECRET_FILE-none}; exec ", kJoin, "'")),
+                {},
+                "HOME=$(mktemp -d); WEFT_SECRET_FILE=$HOME/secret; umask 077; "
+                "echo 0123456789abcdef0123456789abcdef > $WEFT_SECRET_FILE; "
+                "export HOME WEFT_SECRET_FILE WEFT_SECURITY=mtls; ");
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_THAT(output, HasSubstr(absl::StrCat("[", rank, "] w", rank,
+                                               ".1 joined 3 members, last worker2")));
+    EXPECT_THAT(output, HasSubstr(absl::StrCat("[", rank, "] secret none\n")));
+  }
+  EXPECT_THAT(output, AllOf(HasSubstr("node 0: 0\n"), HasSubstr("node 1: 0\n")));
+}
+
+TEST(SeveralNodes, ARankCannotJoinAsAnother) {
+  const std::string output = run_nodes(
+      with_certificates(absl::StrCat("sh -c '[ $RANK != 2 ] || export RANK=1; exec ", kJoin, "'")),
+      {}, "export WEFT_SECURITY=mtls; ");
+  EXPECT_THAT(output, HasSubstr("belongs to worker 'rank."));
+  EXPECT_THAT(output, AllOf(HasSubstr("node 0: 1\n"), HasSubstr("node 1: 1\n")));
+}
+
+TEST(SeveralNodes, CertificatesNeedASecureMode) {
+  const std::string output = run_nodes(with_certificates(kJoin), {}, "export WEFT_SECURITY=none; ");
+  EXPECT_THAT(output, AllOf(HasSubstr("--certificates: the workers use none with "
+                                      "WEFT_SECURITY=none"),
+                            HasSubstr("node 0: 1\n")));
 }
 
 TEST(SeveralNodes, AFailureEndsAllNodesWithItsCode) {
