@@ -13,6 +13,7 @@ namespace {
 
 constexpr const char* kRun = "run";            // metadata of a checkpoint: the run that saved it
 constexpr const char* kAccuracy = "accuracy";  // and the accuracy that it had
+constexpr const char* kPictures = "pictures";  // Moment::pictures
 constexpr const char* kTrainerShard = "trainer";
 constexpr const char* kServerShard = "server";
 constexpr const char* kOptimizerShard = "optimizer";
@@ -31,6 +32,19 @@ std::optional<double> accuracy_in(const CheckpointInfo& info) {
   const auto saved = info.metadata.find(kAccuracy);
   if (saved == info.metadata.end() || !absl::SimpleAtod(saved->second, &accuracy)) return {};
   return accuracy;
+}
+
+// 0 if there is no entry: an earlier version, which saved only after an epoch, wrote none.
+int64_t pictures_in(const CheckpointInfo& info, const std::string& folder) {
+  int64_t pictures = 0;
+  const auto saved = info.metadata.find(kPictures);
+  if (saved == info.metadata.end()) return 0;
+  if (!absl::SimpleAtoi(saved->second, &pictures) || pictures < 0) {
+    throw RpcError(
+        absl::DataLossError(absl::StrCat("the checkpoint in ", folder, " has ", kPictures, "=",
+                                         saved->second, ", which is not a number of pictures")));
+  }
+  return pictures;
 }
 
 }  // namespace
@@ -74,19 +88,21 @@ std::optional<double> JobCheckpoints::last_accuracy() const {
   return accuracy_in(must(folder_.info(must(folder_.steps()).back())));
 }
 
-void JobCheckpoints::save(const Epoch& epoch, double accuracy, size_t workers) const {
-  const CheckpointInfo info{
-      .step = epoch.step,
-      .epoch = epoch.epoch,
+void JobCheckpoints::save(const Moment& moment, std::optional<double> accuracy,
+                          size_t workers) const {
+  CheckpointInfo info{
+      .step = moment.step,
+      .epoch = moment.epoch,
       .world_size = static_cast<int64_t>(workers),
       .seed = options_.seed,
-      .metadata = {{kRun, options_.run}, {kAccuracy, absl::StrCat(accuracy)}}};
-  must(folder_.save(info, {{kTrainerShard, epoch.state.trainer},
-                           {kServerShard, epoch.state.server},
-                           {kOptimizerShard, epoch.state.optimizer}}));
+      .metadata = {{kRun, options_.run}, {kPictures, absl::StrCat(moment.pictures)}}};
+  if (accuracy) info.metadata[kAccuracy] = absl::StrCat(*accuracy);
+  must(folder_.save(info, {{kTrainerShard, moment.state.trainer},
+                           {kServerShard, moment.state.server},
+                           {kOptimizerShard, moment.state.optimizer}}));
 }
 
-JobCheckpoints::Epoch JobCheckpoints::load_newest() const {
+JobCheckpoints::Moment JobCheckpoints::load_newest() const {
   const Checkpoint checkpoint = must(folder_.load_newest());
   if (checkpoint.info.seed != options_.seed) {
     throw RpcError(absl::InvalidArgumentError(
@@ -100,6 +116,7 @@ JobCheckpoints::Epoch JobCheckpoints::load_newest() const {
   }
   return {.step = checkpoint.info.step,
           .epoch = checkpoint.info.epoch,
+          .pictures = pictures_in(checkpoint.info, folder_.root()),
           .state = {tensors_of(checkpoint, kTrainerShard, folder_.root()),
                     tensors_of(checkpoint, kServerShard, folder_.root()),
                     tensors_of(checkpoint, kOptimizerShard, folder_.root())}};

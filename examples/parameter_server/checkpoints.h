@@ -1,4 +1,5 @@
-// The checkpoints of a job: one after each epoch, with the accuracy that the job had.
+// The checkpoints of a job: one after each epoch, with the accuracy that the job had. A job that
+// stops inside an epoch saves one more, without an accuracy.
 //
 // An epoch has one checkpoint and one accuracy, also if a process dies and the trainers do some of
 // its steps again. A job is over when its last epoch is saved.
@@ -6,8 +7,8 @@
 // Thread safety: belongs to one thread.
 // Blocking: file I/O.
 // Errors: RpcError with the codes of CheckpointFolder. Also AlreadyExists (the folder holds another
-// run), InvalidArgument (the checkpoint does not fit the options), DataLoss (a shard is missing).
-// The text names the folder.
+// run), InvalidArgument (the checkpoint does not fit the options), DataLoss (a shard is missing, or
+// an entry is no number). The text names the folder.
 #pragma once
 
 #include <cstdint>
@@ -40,13 +41,14 @@ class JobCheckpoints {
   std::optional<double> accuracy(int64_t step) const;
   std::optional<double> last_accuracy() const;
 
-  struct Epoch {
-    int64_t step = 0;   // steps of each trainer so far
-    int64_t epoch = 0;  // finished epochs
+  struct Moment {
+    int64_t step = 0;      // steps of each trainer so far
+    int64_t epoch = 0;     // finished epochs
+    int64_t pictures = 0;  // that all trainers together have trained on in the epoch that runs
     JobState state;
   };
-  void save(const Epoch& epoch, double accuracy, size_t workers) const;
-  Epoch load_newest() const;
+  void save(const Moment& moment, std::optional<double> accuracy, size_t workers) const;
+  Moment load_newest() const;
 
  private:
   const JobOptions options_;

@@ -7,7 +7,7 @@
 //
 //   test accuracy 0.9031 after 3 epochs, 3 workers, 61.2 s
 //
-// training_job.h decides what comes next, also when processes die. README.md has the other files.
+// training_job.h decides what comes next, also after deaths and SIGTERM. README.md has the rest.
 #include <cmath>
 #include <iostream>
 #include <numbers>
@@ -45,14 +45,15 @@ class ServerObjects {
       }
       return *classifier_;
     });
-    // A trainer may keep the others waiting for 120 s; AveragingGroup waits a minute longer.
-    const std::vector<std::string> trainers = trainer_names(worker.place.world_size);
-    worker.registry.add("parameter_server/averager", [this, trainers] {
+    stop_.offer(worker);
+    worker.registry.add("parameter_server/averager", [this, n = worker.place.world_size] {
       MutexLock lock(mutex_);
-      if (!averager_) averager_ = remote<ParameterAverager>(kServerName, trainers, 120.0);
+      // A trainer may keep the others waiting for 120 s; AveragingGroup waits a minute longer.
+      if (!averager_) averager_ = remote<ParameterAverager>(kServerName, trainer_names(n), 120.0);
       return averager_;
     });
   }
+  const JobStop& stop() const { return stop_; }
   void clear() {  // before the server shuts down
     MutexLock lock(mutex_);
     checkpointer_.reset();
@@ -62,6 +63,7 @@ class ServerObjects {
 
  protected:
   const JobOptions options_;
+  JobStop stop_;
   Mutex mutex_;
   std::optional<Classifier> classifier_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Checkpointer> checkpointer_ ABSL_GUARDED_BY(mutex_);
@@ -101,10 +103,9 @@ class Trainer : public JobTrainer {
 
   // Returns the fraction of right answers. No trainer may train meanwhile.
   double evaluate(const LabelledImages& test) {
+    const auto answer = [this](const auto& x) { return classifier_->forward(layers_.forward(x)); };
     classifier_->eval();
-    const double right = accuracy(test, [this](const at::Tensor& images) {
-      return classifier_->forward(layers_.forward(images));
-    });
+    const double right = accuracy(test, answer);
     classifier_->train();
     return right;
   }
@@ -135,9 +136,8 @@ class Trainer : public JobTrainer {
   std::optional<DistributedOptimizer<torch::optim::Adam>> optimizer_;
 };
 
-// Returns the last line of the run, if this trainer led at the end.
 template <class OneTrainer>
-std::optional<std::string> train(const Worker& worker, const JobOptions& options, bool restarted) {
+TrainingJob::End train(const Worker& worker, const JobOptions& options, bool restarted) {
   OneTrainer trainer(worker, options);
   TrainingJob job(worker, options, trainer, restarted);
   while (!job.done()) {
@@ -153,7 +153,8 @@ std::optional<std::string> train(const Worker& worker, const JobOptions& options
         case Position::Next::kLastAverage:
           return job.average();
         case Position::Next::kEvaluate:
-          return job.end_epoch([&](const auto& test) { return trainer.evaluate(test); });
+        case Position::Next::kSave:
+          return job.save([&](const auto& test) { return trainer.evaluate(test); });
         case Position::Next::kDone:
           return;
       }
@@ -169,27 +170,26 @@ int run(int argc, char** argv) {
   if (!command.options) return command.print();
   JobOptions& job = *command.options;
   WorkerOptions options = launched_worker(job);
-  const bool restarted = options.place.restarted();
-  if (restarted && JobCheckpoints(job).is_over()) return 0;
+  if (options.place.restarted() && JobCheckpoints(job).is_over()) return 0;
   if (options.place.rank == 0) {
-    if (!restarted) clear_server_folder(job);
+    if (!options.place.restarted()) clear_server_folder(job);
     Server objects(job);
     objects.offer(options);
     Worker worker = Worker::join(std::move(options));
-    serve_until_over(worker, job);
+    serve_until_over(worker, job, objects.stop());
     objects.clear();
     worker.shutdown();
-    return 0;
+    return objects.stop().exit_code();
   }
   Worker worker = Worker::join(std::move(options));
   try {
-    const std::optional<std::string> last_line = train<OneTrainer>(worker, job, worker.restarted());
+    const TrainingJob::End end = train<OneTrainer>(worker, job, worker.restarted());
     worker.shutdown();
-    if (last_line) std::cout << *last_line << std::endl;
+    if (end.last_line) std::cout << *end.last_line << std::endl;
+    return end.exit_code;
   } catch (const RpcError& error) {
     throw error_of_trainer(worker, error);
   }
-  return 0;
 }
 
 }  // namespace weft::examples

@@ -5,6 +5,7 @@
 // Thread safety: plain values.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -18,7 +19,8 @@ struct Position {
     kStep,         //
     kAverage,      // of the trainers' own layers
     kLastAverage,  // before an evaluation
-    kEvaluate,     // one trainer evaluates, the others wait
+    kEvaluate,     // one trainer evaluates and saves, the others wait
+    kSave,         // the same without the evaluation, inside an epoch: the job stops
     kDone,
   };
   Next next = Next::kBegin;
@@ -26,6 +28,7 @@ struct Position {
   int64_t step = 0;   // finished steps of each trainer in this epoch
   int64_t steps = 0;  // finished steps in all epochs
   int64_t round = 0;  // the last round that has completed
+  bool stop = false;  // a trainer was asked to stop: the job ends at its next checkpoint
 
   // `length`: steps of one epoch.
   Position after_step(int64_t length) const {
@@ -39,26 +42,37 @@ struct Position {
     }
     return then;
   }
-  // `done`: the trainer that had to evaluate, or to make the folders, has done it. Otherwise
-  // another trainer will do it.
-  Position after_round(bool done, int64_t length, int64_t epochs) const {
+  // `flag`, after averages: a trainer was asked to stop. After the other rounds: the trainer that
+  // had to evaluate, to save or to make the folders has done it; otherwise another one will.
+  Position after_round(bool flag, int64_t length, int64_t epochs) const {
     Position then = *this;
     ++then.round;
     if (next == Next::kAverage) {
-      then.next = Next::kStep;
+      then.stop = flag;
+      then.next = flag ? Next::kSave : Next::kStep;
       if (step == length) then.end_epoch();
     } else if (next == Next::kLastAverage) {
+      then.stop = stop || flag;
       then.next = Next::kEvaluate;
-    } else if (done) {
-      const bool over = epoch == epochs;  // a resumed job may begin at the end; it evaluates again
-      then.next = !over ? Next::kStep : next == Next::kBegin ? Next::kLastAverage : Next::kDone;
+    } else if (flag && epoch < epochs) {
+      then.next = stop ? Next::kDone : Next::kStep;
+    } else if (flag) {  // a resumed job may begin at the end; it evaluates again
+      then.next = next == Next::kBegin ? Next::kLastAverage : Next::kDone;
     }
     return then;
+  }
+  // True of a job that has ended before its last epoch, because it was asked to stop.
+  bool stopped(int64_t epochs) const { return next == Next::kDone && stop && epoch < epochs; }
+
+  // The step of an epoch at which a resumed job goes on after so many pictures. If a step now takes
+  // another number of pictures, up to one step of them comes a second time.
+  static int64_t step_after(int64_t pictures, int64_t pictures_per_step, int64_t length) {
+    return std::min(pictures / pictures_per_step, length - 1);
   }
 
   // The position as AveragingGroup sends it, and back.
   std::vector<int64_t> numbers() const {
-    return {static_cast<int64_t>(next), epoch, step, steps, round};
+    return {static_cast<int64_t>(next), epoch, step, steps, round, stop ? 1 : 0};
   }
   static Position of(const std::vector<int64_t>& numbers) {
     Position position;
@@ -67,6 +81,7 @@ struct Position {
     position.step = numbers.at(2);
     position.steps = numbers.at(3);
     position.round = numbers.at(4);
+    position.stop = numbers.at(5) != 0;
     return position;
   }
 

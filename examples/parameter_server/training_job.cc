@@ -14,6 +14,8 @@
 #include "absl/strings/str_join.h"
 #include "weft/examples/parameter_server/model.h"
 #include "weft/examples/support/must.h"
+#include "weft/rpc/verbs.h"
+#include "weft/worker/stop_request.h"
 
 namespace weft::examples {
 namespace {
@@ -54,6 +56,7 @@ std::vector<std::string> trainer_names(uint32_t world_size) {
 }
 
 WorkerOptions launched_worker(JobOptions& options) {
+  expect_stop_requests();
   WorkerOptions worker = WorkerOptions::from_env();
   if (worker.place.world_size < 2) {
     throw RpcError(absl::InvalidArgumentError(
@@ -85,7 +88,7 @@ std::unique_ptr<Checkpointer> save_server(const JobOptions& options,
   return must(Checkpointer::open(parameters.local_value().shared_from_this(), how));
 }
 
-void serve_until_over(Worker& worker, const JobOptions& options) {
+void serve_until_over(Worker& worker, const JobOptions& options, const JobStop& stop) {
   worker.serve();
   if (!options.server_keeps_itself()) return;
   must(worker.standing());
@@ -93,13 +96,16 @@ void serve_until_over(Worker& worker, const JobOptions& options) {
   const MemberEvents events = worker.member_events();
   std::set<WorkerId> trainers;  // all that live
   auto seen = std::chrono::steady_clock::now();
-  while (!checkpoints.is_over() && std::chrono::steady_clock::now() - seen < kPatience) {
+  while (!stop.stopped() && !checkpoints.is_over() &&
+         std::chrono::steady_clock::now() - seen < kPatience) {
     if (const auto event = events.next(kLook)) {
       if (event->change == MemberChange::kJoined) {
         trainers.insert(event->worker.id);
       } else {
         trainers.erase(event->worker.id);
       }
+    } else if (trainers.empty() && stop_requested()) {
+      return;  // the launcher that asked restarts no trainer
     }
     must(worker.standing());  // a worker that was declared dead hears of no more members
     if (!trainers.empty()) seen = std::chrono::steady_clock::now();
@@ -148,18 +154,26 @@ void TrainingJob::attempt(const std::function<void(Next)>& work) {
   }
 }
 
-std::optional<std::string> TrainingJob::finish() {
+TrainingJob::End TrainingJob::finish() {
+  const bool stopped = position_.stopped(options_.epochs);
+  End end{.exit_code = stopped ? kStoppedExitCode : 0};
   report_.finish_progress();
   try {
+    if (stopped) say_job_has_stopped(worker_.to(kServerName));
     group_.leave();
   } catch (const RpcError&) {  // the server has died, so it waits for no trainer
     if (!options_.server_keeps_itself()) throw;
   }
-  if (!group_.leads()) return std::nullopt;
+  if (!group_.leads()) return end;
+  if (stopped) {
+    end.last_line = absl::StrCat("stopped after step ", position_.steps);
+    return end;
+  }
   if (checkpoints_.is_over()) {  // another trainer may have led during the evaluation
     accuracy_ = checkpoints_.last_accuracy().value_or(accuracy_);
   }
-  return report_.last_line(accuracy_, workers());
+  end.last_line = report_.last_line(accuracy_, workers());
+  return end;
 }
 
 // ---- from one position to the next
@@ -175,11 +189,10 @@ TrainingJob::NextBatch TrainingJob::next_batch() {
   const auto step = static_cast<size_t>(position_.step);
   sampler().seek(static_cast<uint64_t>(position_.epoch), step * batch);
   const auto indices = sampler().next(batch);
-  const double epochs = static_cast<double>(position_.epoch) +
-                        static_cast<double>(step) / static_cast<double>(steps_per_epoch());
   expected_ = position_.after_step(steps_per_epoch());
   history_.expect(expected_);
-  return {make_batch(data_.train, indices.value()), epochs / static_cast<double>(options_.epochs)};
+  return {make_batch(data_.train, indices.value()),
+          epochs_done() / static_cast<double>(options_.epochs)};
 }
 
 void TrainingJob::stepped(const TrainerStep& step) {
@@ -194,18 +207,24 @@ void TrainingJob::stepped(const TrainerStep& step) {
                                                       : position_.round);
 }
 
-void TrainingJob::end_epoch(const std::function<double(const LabelledImages&)>& evaluate) {
+void TrainingJob::average() { take_part(job_is_asked_to_stop(worker_.to(kServerName))); }
+
+void TrainingJob::save(const std::function<double(const LabelledImages&)>& evaluate) {
   meet([&] {
-    if (position_.epoch % options_.eval_every == 0 || position_.epoch == options_.epochs) {
+    const bool ended = position_.next == Next::kEvaluate;  // the epoch
+    if (ended &&
+        (position_.epoch % options_.eval_every == 0 || position_.epoch == options_.epochs)) {
       const std::optional<double> known = checkpoints_.accuracy(position_.steps);
       accuracy_ = known ? *known : evaluate(data_.test);
       report_.note_accuracy(position_.steps, static_cast<double>(position_.epoch), accuracy_);
     }
     report_.write_curves();
     if (checkpoints_.holds(position_.steps)) return;
-    checkpoints_.save(
-        {.step = position_.steps, .epoch = position_.epoch, .state = trainer_.state()}, accuracy_,
-        workers());
+    checkpoints_.save({.step = position_.steps,
+                       .epoch = position_.epoch,
+                       .pictures = position_.step * pictures_per_step(),
+                       .state = trainer_.state()},
+                      ended ? std::optional(accuracy_) : std::nullopt, workers());
   });
 }
 
@@ -216,12 +235,12 @@ void TrainingJob::meet(const std::function<void()>& work) {
 }
 
 // In all rounds the trainers give their own layers, so a restarted trainer can enter at any round.
-void TrainingJob::take_part(bool done) {
+void TrainingJob::take_part(bool flag) {
   const AveragingGroup::Round round =
       group_.average(position_.round + 1, {.position = position_.numbers(),
                                            .step = number_,
                                            .values = trainer_.own_layers(),
-                                           .flag = done});
+                                           .flag = flag});
   const Position then = Position::of(round.position);
   position_ = then.after_round(round.flag, steps_per_epoch(), options_.epochs);
   if (then.next == Next::kAverage || then.next == Next::kLastAverage) {
@@ -241,15 +260,26 @@ DistributedSampler& TrainingJob::sampler() {
     part.rank = static_cast<int64_t>(group_.place());
     part.num_replicas = static_cast<int64_t>(group_.present().size());
   }
-  if (data_.train.size() < part.num_replicas) {
-    throw RpcError(absl::InvalidArgumentError(absl::StrCat(
-        data_.train.size(), " pictures are too few for ", part.num_replicas, " trainers")));
+  parts_ = part.num_replicas;
+  if (data_.train.size() < parts_) {
+    throw RpcError(absl::InvalidArgumentError(
+        absl::StrCat(data_.train.size(), " pictures are too few for ", parts_, " trainers")));
   }
   return sampler_.emplace(static_cast<size_t>(data_.train.size()), part);
 }
 
 int64_t TrainingJob::steps_per_epoch() {
   return static_cast<int64_t>(sampler().batches(static_cast<size_t>(options_.batch)));
+}
+
+int64_t TrainingJob::pictures_per_step() {
+  sampler();  // sets parts_
+  return options_.batch * parts_;
+}
+
+double TrainingJob::epochs_done() {
+  return static_cast<double>(position_.epoch) +
+         static_cast<double>(position_.step) / static_cast<double>(steps_per_epoch());
 }
 
 // ---- the first step, and those after a loss
@@ -289,15 +319,17 @@ void TrainingJob::enter() {
   for (uint64_t n = 0; n < trained && position_.next == Next::kStep; ++n) {
     position_ = position_.after_step(length);
   }
-  report_.resume(position_.steps, position_.epoch);
+  report_.resume(position_.steps, epochs_done());
 }
 
 void TrainingJob::restore() {
   if (restarted_ && checkpoints_.empty()) return trainer_.load_state(first_state(options_));
-  const JobCheckpoints::Epoch saved = checkpoints_.load_newest();
+  const JobCheckpoints::Moment saved = checkpoints_.load_newest();
   trainer_.load_state(saved.state);  // every trainer loads the same into the server
-  position_ = {.epoch = saved.epoch, .steps = saved.step};
-  report_.resume(position_.steps, position_.epoch);
+  position_ = {.epoch = saved.epoch,
+               .step = Position::step_after(saved.pictures, pictures_per_step(), steps_per_epoch()),
+               .steps = saved.step};
+  report_.resume(position_.steps, epochs_done());
 }
 
 void TrainingJob::survive(const RpcError& error) {

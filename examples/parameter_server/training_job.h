@@ -10,6 +10,9 @@
 // averages and continues after the last step of its earlier incarnation. docs/durable_steps.md has
 // the argument.
 //
+// If a process of the job is asked to stop (worker/stop_request.h), all trainers stop after the
+// same round of averages, when the leading one has saved. A resumed job goes on there.
+//
 // Thread safety: belongs to one thread.
 // Lifetime: worker and trainer outlive it.
 // Blocking: all methods but done() and next_batch() wait for the server or for other trainers.
@@ -30,6 +33,7 @@
 #include "weft/dist_optim/steps/step_history.h"
 #include "weft/dist_optim/steps/step_result.h"
 #include "weft/examples/parameter_server/checkpoints.h"
+#include "weft/examples/parameter_server/job_stop.h"
 #include "weft/examples/parameter_server/options.h"
 #include "weft/examples/parameter_server/position.h"
 #include "weft/examples/support/fashion_mnist.h"
@@ -45,8 +49,8 @@ inline constexpr const char* kServerName = "ps";
 std::string worker_name(uint32_t rank);
 std::vector<std::string> trainer_names(uint32_t world_size);
 
-// The options of this process, which a launcher started. Sets JobOptions::run. InvalidArgument:
-// there is no trainer.
+// The options of this process, which a launcher started. Sets JobOptions::run. From then on SIGTERM
+// only asks the job to stop. InvalidArgument: there is no trainer.
 WorkerOptions launched_worker(JobOptions& options);
 // The error of a trainer, which names the trainer: all write to one terminal.
 RpcError error_of_trainer(const Worker& trainer, const RpcError& error);
@@ -56,10 +60,10 @@ void clear_server_folder(const JobOptions& options);
 // Makes the server save itself. Null if the options do not say so.
 std::unique_ptr<Checkpointer> save_server(const JobOptions& options,
                                           const RRef<ParameterSet>& parameters);
-// Serves until all trainers have stopped. If the launcher restarts processes, all trainers may be
-// dead at once and come back. So the server then waits for the job to finish, but not longer than
-// a minute without a live trainer.
-void serve_until_over(Worker& worker, const JobOptions& options);
+// Serves until all trainers have ended. If the launcher restarts processes, all trainers may be
+// dead at once and come back. So the server then waits for the job to finish or stop, but not
+// longer than a minute without a live trainer, and not at all after SIGTERM.
+void serve_until_over(Worker& worker, const JobOptions& options, const JobStop& stop);
 
 // The result of one training step.
 struct TrainerStep {
@@ -116,21 +120,25 @@ class TrainingJob {
   };
   NextBatch next_batch();
   void stepped(const TrainerStep& step);
-  // kAverage, kLastAverage: the trainers' own layers become their mean.
-  void average() { take_part(false); }
-  // kEvaluate: the leading trainer evaluates and saves the epoch; then all meet. An accuracy and a
-  // checkpoint that this run has saved already stay as they are.
-  void end_epoch(const std::function<double(const LabelledImages& test)>& evaluate);
+  // kAverage, kLastAverage: the trainers' own layers become their mean, and the trainers agree
+  // whether to stop.
+  void average();
+  // kEvaluate, kSave: the leading trainer saves, after kEvaluate with the accuracy; then all meet.
+  // An accuracy and a checkpoint that this run has saved already stay as they are.
+  void save(const std::function<double(const LabelledImages& test)>& evaluate);
 
-  // Returns the last line of the run, if this trainer led at the end.
-  std::optional<std::string> finish();
+  struct End {
+    std::optional<std::string> last_line = {};  // of the run, if this trainer led at the end
+    int exit_code = 0;                          // kStoppedExitCode: the job goes on with --resume
+  };
+  End finish();
 
  private:
   // The leading trainer runs `work`, then all take part in one round. If it dies meanwhile, they
   // stay at this position and the next one runs `work`.
   void meet(const std::function<void()>& work);
-  // Takes part in one round. `done`: this trainer led and has done the work.
-  void take_part(bool done);
+  // Takes part in one round. Position::after_round says what the flag means.
+  void take_part(bool flag);
 
   void connect();
   void enter();
@@ -142,6 +150,8 @@ class TrainingJob {
   // The part of the data that this trainer trains on, in the epoch that begins, or runs.
   DistributedSampler& sampler();
   int64_t steps_per_epoch();
+  int64_t pictures_per_step();  // of all trainers together
+  double epochs_done();         // 1.5 in the middle of the second epoch
   void name_the_lost(const std::vector<std::string>& lost) const;
 
   const Worker& worker_;
@@ -159,6 +169,7 @@ class TrainingJob {
   Position expected_;    // after the step under way
   uint64_t number_ = 0;  // of this trainer's last step, over all incarnations
   std::optional<DistributedSampler> sampler_;
+  int64_t parts_ = 0;   // into which the sampler divides the data
   WorkerId server_;     // the incarnation of the server that this trainer uses
   bool begun_ = false;  // trainer_ and position_ are those of the job
   bool connected_ = false;

@@ -21,8 +21,8 @@ constexpr double kSmoothing = 0.05;
 TrainingReport::TrainingReport(Options options, Clock& clock)
     : options_(std::move(options)), clock_(clock), begun_(clock.now()), curves_(options_.title) {}
 
-void TrainingReport::resume(int64_t step, int64_t epochs_done) {
-  resumed_at_ = epochs_done * options_.pictures;
+void TrainingReport::resume(int64_t step, double epochs_done) {
+  resumed_at_ = std::llround(epochs_done * static_cast<double>(options_.pictures));
   const std::string csv = options_.folder + "/curves.csv";
   if (!std::filesystem::exists(csv)) return;
   must(curves_.read_csv(csv, step));

@@ -31,7 +31,7 @@ class TrainingReport {
   TrainingReport(Options options, Clock& clock);
 
   // Continues the curves of an interrupted run, if its files still exist.
-  void resume(int64_t step, int64_t epochs_done);
+  void resume(int64_t step, double epochs_done);
   // Drops the points after `step`, because the run went back to it.
   void go_back(int64_t step) { curves_.drop_after(step); }
   // Records one training step. `epoch` is 1.5 in the middle of the second epoch.

@@ -21,6 +21,8 @@ class JobWorld {
 
   // Returns the newest incarnation of a rank.
   Worker& operator[](size_t rank) { return world_[rank]; }
+  // The newest incarnation of the server.
+  const examples::ServerObjects& server() const { return *objects_.back(); }
   void kill(size_t rank) { world_.kill(rank); }
   // Restarts a killed rank as weft_launch does. Waits for the ranks that live.
   Worker& revive(size_t rank) {

@@ -21,6 +21,7 @@
 #include "weft/tests/examples/data_files.h"
 #include "weft/tests/examples/pipeline_resnet50/whole_model.h"
 #include "weft/tests/support/spawning_test.h"
+#include "weft/worker/stop_request.h"
 
 namespace weft::examples {
 namespace {
@@ -228,6 +229,65 @@ TEST_F(ParameterServerJob, ResumesAfterTheLastFinishedEpoch) {
   ASSERT_EQ(run(1, {"--limit", "1000", "--epochs", "2", "--checkpoint", folder, "--resume"}), 0)
       << errors_;
   EXPECT_EQ(accuracy(), before);
+}
+
+// A scheduler sends SIGTERM to the launcher, which passes it on.
+TEST_F(ParameterServerJob, AStoppedRunSavesInsideAnEpochAndEndsAsIfItHadNotStopped) {
+  constexpr int kStepsPerEpoch = 125;
+  const std::vector<std::string> job = {"--limit",   "1000", "--batch",  "8",
+                                        "--dropout", "0",    "--epochs", "6"};
+  const auto saved = [this](const std::string& name) {
+    return CheckpointFolder(folder_ / name).load_newest();
+  };
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), job.begin(), job.end());
+    return more;
+  };
+  ASSERT_EQ(run(1, with({"--checkpoint", folder_ / "whole"})), 0) << errors_;
+  const auto whole = saved("whole");
+  ASSERT_TRUE(whole.ok()) << whole.status();
+
+  output_.clear();
+  start(1, with({"--checkpoint", folder_ / "parts"}));
+  read_until("epoch 1 of");
+  ASSERT_EQ(kill(process_, SIGTERM), 0);
+  EXPECT_EQ(finish(), kStoppedExitCode) << output_ << errors_;
+  EXPECT_THAT(last_line(), MatchesRegex("stopped after step [0-9]+"));
+  EXPECT_THAT(errors_, Not(HasSubstr("weft_launch:"))) << "nothing failed";
+  const auto inside = saved("parts");
+  ASSERT_TRUE(inside.ok()) << inside.status();
+  EXPECT_EQ(last_line(), absl::StrCat("stopped after step ", inside->info.step));
+  EXPECT_NE(inside->info.step % kStepsPerEpoch, 0);
+
+  ASSERT_EQ(run(1, with({"--checkpoint", folder_ / "parts", "--resume"})), 0) << errors_;
+  const auto parts = saved("parts");
+  ASSERT_TRUE(parts.ok()) << parts.status();
+  EXPECT_EQ(parts->info.step, whole->info.step);
+  EXPECT_EQ(parts->info.metadata.at("accuracy"), whole->info.metadata.at("accuracy"));
+  for (const auto& [shard, content] : whole->shards) {
+    for (const auto& [name, value] : content.tensors) {
+      if (name == "steps") continue;  // counts of one run of the optimizer
+      EXPECT_TRUE(value.equal(parts->shards.at(shard).tensors.at(name))) << shard << " " << name;
+    }
+  }
+}
+
+TEST_F(ParameterServerJob, SigtermToOneProcessStopsAll) {
+  for (const int rank : {0, 1, 2}) {
+    SCOPED_TRACE(rank);
+    output_.clear();
+    errors_.clear();
+    start(2, {"--limit", "600", "--epochs", "500"});
+    read_until("epoch 2 of");
+    const pid_t process = process_of_rank(rank);
+    ASSERT_GT(process, 0) << output_ << errors_;
+    ASSERT_EQ(kill(process, SIGTERM), 0);
+    EXPECT_EQ(finish(), kStoppedExitCode) << output_ << errors_;
+    EXPECT_THAT(output_, HasSubstr("stopped after step "));
+    // The launcher was not asked, so it reports every process that has not ended with 0.
+    const std::vector<std::string> parts = absl::StrSplit(errors_, "ended with exit code 143");
+    EXPECT_EQ(parts.size(), 1 + 3u) << errors_;
+  }
 }
 
 TEST_F(ParameterServerJob, AKilledTrainerIsNamedAndTheOthersFinish) {

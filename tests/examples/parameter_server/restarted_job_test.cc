@@ -1,4 +1,5 @@
-// A server or a trainer of the job dies at a known step and is restarted.
+// A server or a trainer of the job dies at a known step and is restarted, or the job stops there
+// and is resumed.
 #include <algorithm>
 #include <exception>
 #include <filesystem>
@@ -39,7 +40,7 @@ constexpr int64_t kEpochs = 2;
 // layers of its own, and so decides how far trainer 1 may go.
 class RestartedJobTest : public ::testing::Test {
  protected:
-  void set_up(uint32_t trainers, const std::string& name) {
+  void set_up(uint32_t trainers, const std::string& name, int64_t checkpoint_every = 8) {
     at::set_num_threads(1);  // sums of the same numbers in the same order
     at::manual_seed(9);
     trainers_ = trainers;
@@ -53,7 +54,7 @@ class RestartedJobTest : public ::testing::Test {
     options_.epochs = kEpochs;
     options_.batch = kBatch;
     options_.dropout = 0;
-    options_.checkpoint_every = 8;
+    options_.checkpoint_every = checkpoint_every;
     at_ = {};
     group_.reset();
     world_.emplace(trainers, options_);
@@ -62,12 +63,16 @@ class RestartedJobTest : public ::testing::Test {
   std::thread start_job(bool restarted) {
     return std::thread([this, restarted, &worker = (*world_)[1]] {
       try {
-        last_line_ = train<testing::LedgerTrainer>(worker, options_, restarted);
+        end_ = train<testing::LedgerTrainer>(worker, options_, restarted);
       } catch (const std::exception& error) {
         ADD_FAILURE() << error.what();
         if (trainers_ > 1) group_->leave();
       }
     });
+  }
+  // In such a round the flag asks the job to stop. In the others it says that the work is done.
+  static bool averages(const Position& at) {
+    return at.next == Next::kAverage || at.next == Next::kLastAverage;
   }
   // Trainer 1 as in the job, for `steps` steps. Then its process is gone.
   void live_and_die(int64_t steps) {
@@ -84,8 +89,8 @@ class RestartedJobTest : public ::testing::Test {
         const auto round = group.average(at.round + 1, {.position = at.numbers(),
                                                         .step = number,
                                                         .values = trainer.own_layers(),
-                                                        .flag = true});
-        at = Position::of(round.position).after_round(true, kLength, kEpochs);
+                                                        .flag = !averages(at)});
+        at = Position::of(round.position).after_round(round.flag, kLength, kEpochs);
         trainer.set_own_layers(round.average);
       }
     }
@@ -111,13 +116,15 @@ class RestartedJobTest : public ::testing::Test {
         for (const at::Tensor& one : FeatureLayers(options_.seed).parameters()) {
           layers.push_back(one.detach());
         }
-        const auto round =
-            group_->average(at_.round + 1, {.position = at_.numbers(), .values = layers});
+        const auto round = group_->average(
+            at_.round + 1,
+            {.position = at_.numbers(), .values = layers, .flag = asks_ && averages(at_)});
         EXPECT_EQ(Position::of(round.position), at_) << "round " << at_.round + 1;
         at_ = Position::of(round.position).after_round(round.flag, kLength, kEpochs);
       }
     }
   }
+  static bool at_average(const Position& at) { return at.next == Next::kAverage; }
   static bool at_the_end(const Position& at) { return at.next == Next::kDone; }
 
   // ---- what trainer 1 has left behind
@@ -140,6 +147,15 @@ class RestartedJobTest : public ::testing::Test {
     for (int64_t n = first; n <= last; ++n) events.push_back(absl::StrCat("applied ", n));
   }
   Checkpoint saved() const { return *CheckpointFolder(options_.checkpoint_folder()).load_newest(); }
+  static void expect_equal(const Checkpoint& truth, const Checkpoint& again) {
+    for (const auto& [shard, content] : truth.shards) {
+      for (const auto& [name, value] : content.tensors) {
+        if (name == "steps") continue;  // counts of one incarnation of the optimizer
+        EXPECT_TRUE(at::equal(value, again.shards.at(shard).tensors.at(name)))
+            << shard << " " << name;
+      }
+    }
+  }
   static double adam_steps(const Checkpoint& checkpoint) {
     return checkpoint.shards.at("optimizer").tensors.at("1/hidden.weight/step").item<double>();
   }
@@ -150,7 +166,8 @@ class RestartedJobTest : public ::testing::Test {
   std::optional<JobWorld> world_;
   std::optional<AveragingGroup> group_;
   Position at_;
-  std::optional<std::string> last_line_;
+  bool asks_ = false;     // trainer 2 was asked to stop
+  TrainingJob::End end_;  // of trainer 1
 };
 
 TEST_F(RestartedJobTest, AfterTheServersDeathTheJobEndsAsIfItHadNotDied) {
@@ -158,7 +175,7 @@ TEST_F(RestartedJobTest, AfterTheServersDeathTheJobEndsAsIfItHadNotDied) {
     set_up(2, name);
     join_group();
     std::thread job = start_job(false);
-    come_to_rounds_until([](const Position& at) { return at.next == Next::kAverage; });
+    come_to_rounds_until(at_average);
     wait_for_event("applied 20");
     if (die) {
       world_->kill(0);
@@ -172,15 +189,9 @@ TEST_F(RestartedJobTest, AfterTheServersDeathTheJobEndsAsIfItHadNotDied) {
   };
   const Checkpoint truth = run("undisturbed", false);
   const Checkpoint again = run("disturbed", true);
-  EXPECT_TRUE(last_line_.has_value());
+  EXPECT_TRUE(end_.last_line.has_value());
   EXPECT_EQ(again.info.step, kEpochs * kLength);
-  for (const auto& [shard, content] : truth.shards) {
-    for (const auto& [name, value] : content.tensors) {
-      if (name == "steps") continue;  // counts of one incarnation of the optimizer
-      EXPECT_TRUE(at::equal(value, again.shards.at(shard).tensors.at(name)))
-          << shard << " " << name;
-    }
-  }
+  expect_equal(truth, again);
   // At most one interval was repeated.
   const std::vector<std::string> events = ledger();
   ASSERT_GT(events.size(), 20u);
@@ -221,7 +232,7 @@ TEST_F(RestartedJobTest, AnAloneTrainerEntersAtTheServersNewestRound) {
   world_->kill(1);
   world_->revive(1);
   start_job(true).join();
-  EXPECT_TRUE(last_line_.has_value());
+  EXPECT_TRUE(end_.last_line.has_value());
   EXPECT_EQ(saved().info.step, kEpochs * kLength);
   EXPECT_EQ(adam_steps(saved()), kEpochs * kLength);
   world_->shutdown();
@@ -235,11 +246,63 @@ TEST_F(RestartedJobTest, IfAllHaveDiedTheJobBeginsAgain) {
   world_->revive(0);
   world_->revive(1);
   start_job(true).join();
-  EXPECT_TRUE(last_line_.has_value());
+  EXPECT_TRUE(end_.last_line.has_value());
   const std::vector<std::string> events = ledger();
   EXPECT_EQ(std::count(events.begin(), events.end(), "loaded 24"), 1);
   EXPECT_EQ(saved().info.step, kEpochs * kLength);
   EXPECT_EQ(adam_steps(saved()), kEpochs * kLength) << "with the first weights";
+  world_->shutdown();
+}
+
+TEST_F(RestartedJobTest, AStoppedJobGoesOnInsideTheEpochAsIfItHadNotStopped) {
+  const auto begin = [&](const std::string& name, bool resume) {
+    options_.resume = resume;
+    set_up(2, name, /*checkpoint_every=*/0);
+    join_group();
+    return start_job(false);
+  };
+  const auto finish = [&](std::thread job) {
+    come_to_rounds_until(at_the_end);
+    job.join();
+    EXPECT_EQ(world_->server().stop().exit_code(), end_.exit_code) << "all have the same";
+    world_->shutdown();
+    return saved();
+  };
+  const Checkpoint truth = finish(begin("whole", false));
+  EXPECT_EQ(end_.exit_code, 0);
+
+  std::thread stopped = begin("parts", false);
+  come_to_rounds_until(at_average);
+  asks_ = true;
+  const Checkpoint inside = finish(std::move(stopped));
+  EXPECT_EQ(end_.exit_code, kStoppedExitCode);
+  EXPECT_EQ(end_.last_line.value_or("nothing"), "stopped after step 20");
+  EXPECT_EQ(inside.info.step, 20);
+  EXPECT_EQ(inside.info.epoch, 0);
+  EXPECT_EQ(inside.info.metadata.count("accuracy"), 0u);
+  EXPECT_FALSE(JobCheckpoints(options_).is_over());
+
+  asks_ = false;
+  std::thread resumed = begin("parts", true);
+  at_.step = at_.steps = 20;
+  const Checkpoint again = finish(std::move(resumed));
+  EXPECT_EQ(end_.exit_code, 0);
+  EXPECT_EQ(again.info.step, kEpochs * kLength);
+  expect_equal(truth, again);
+}
+
+TEST_F(RestartedJobTest, AJobThatIsAskedAtTheEndOfAnEpochEvaluatesItAndStops) {
+  set_up(2, "job", /*checkpoint_every=*/0);
+  join_group();
+  std::thread job = start_job(false);
+  come_to_rounds_until([](const Position& at) { return at.next == Next::kLastAverage; });
+  asks_ = true;
+  come_to_rounds_until(at_the_end);
+  job.join();
+  EXPECT_EQ(end_.exit_code, kStoppedExitCode);
+  EXPECT_EQ(saved().info.step, kLength);
+  EXPECT_EQ(saved().info.epoch, 1);
+  EXPECT_TRUE(JobCheckpoints(options_).accuracy(kLength).has_value());
   world_->shutdown();
 }
 

@@ -68,7 +68,7 @@ class TrainingJobTest : public ::testing::Test {
     for (const size_t rank : {1, 2}) {
       trainers.emplace_back([this, rank, &worker = world[rank]] {
         take_part(worker, [&] {
-          last_lines_.at(rank) = train<Trainer>(worker, options_, /*restarted=*/false);
+          last_lines_.at(rank) = train<Trainer>(worker, options_, /*restarted=*/false).last_line;
         });
       });
     }
