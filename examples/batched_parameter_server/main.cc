@@ -35,6 +35,7 @@
 #include "weft/examples/support/progress.h"
 #include "weft/rref/rref.h"
 #include "weft/worker/run_main.h"
+#include "weft/worker/stop_request.h"
 #include "weft/worker/worker.h"
 
 namespace weft::examples {
@@ -84,6 +85,10 @@ class Comparison {
       } else {
         drop(trainer, count.status());
       }
+    }
+    if (stop_requested()) {
+      std::cout << name << ": stopped after " << local.counts().steps << " steps" << std::endl;
+      return;
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begun;
     PictureNet net(job_.seed);
@@ -143,6 +148,7 @@ int run(int argc, char** argv) {
   app.add_option("--seed", job.seed)->capture_default_str();
   if (const auto end = parse_command_line(app, argc, argv)) return end->print();
 
+  expect_stop_requests();
   WorkerOptions options = WorkerOptions::from_env();
   const uint32_t rank = options.place.rank;
   job.trainers = static_cast<int64_t>(options.place.world_size) - 1;
@@ -156,11 +162,11 @@ int run(int argc, char** argv) {
   if (rank == 0) {
     Comparison comparison(job);
     for (const auto& [name, mode] : modes) {
-      if (only.empty() || only == name) comparison.train(name, mode);
+      if (!stop_requested() && (only.empty() || only == name)) comparison.train(name, mode);
     }
   }
   worker.shutdown();  // serves until all ranks have called it
-  return 0;
+  return stop_requested() ? kStoppedExitCode : 0;
 }
 
 }  // namespace weft::examples

@@ -20,6 +20,7 @@
 #include "weft/examples/support/fashion_mnist.h"
 #include "weft/examples/support/must.h"
 #include "weft/rref/rref.h"
+#include "weft/worker/stop_request.h"
 
 namespace weft::examples {
 
@@ -50,7 +51,8 @@ class DataParallelTrainer {
   }
 
   int64_t pictures() const { return pictures_.size(); }
-  // Returns the number of pictures that it has trained on.
+  // Returns the number of pictures that it has trained on. After SIGTERM it returns after its step,
+  // and the server waits for the other trainers alone.
   int64_t train(const RRef<UpdateServer>& server) {
     DistributedSampler sampler(static_cast<size_t>(pictures_.size()), shard_);
     PictureNet net(job_.seed);
@@ -59,6 +61,7 @@ class DataParallelTrainer {
     for (int64_t epoch = 0; epoch < job_.epochs; ++epoch) {
       sampler.set_epoch(static_cast<uint64_t>(epoch));
       while (const auto indices = sampler.next(static_cast<size_t>(job_.batch))) {
+        if (stop_requested()) return learned;
         const Batch batch = make_batch(pictures_, *indices);
         const at::Tensor loss = torch::nll_loss(net.forward(batch.images), batch.labels);
         net.use(server.rpc_sync(&UpdateServer::update_and_fetch_model,

@@ -57,7 +57,7 @@ JobCommandLine parse_job_options(int argc, const char* const* argv) {
                  "folder for curves.csv, curves.png and, without --checkpoint, checkpoints")
       ->capture_default_str();
   app.add_option("--checkpoint", options.checkpoint,
-                 "folder for the state after each epoch; must be empty without --resume "
+                 "folder for the state after each epoch and at a stop; empty without --resume "
                  "(default: OUT/checkpoint, which a run without --resume clears)");
   app.add_option("--checkpoint-every", options.checkpoint_every,
                  "the server also saves itself, twice in so many steps of a trainer, beside "

@@ -34,6 +34,7 @@
 #include "weft/examples/support/must.h"
 #include "weft/pipeline/planner.h"
 #include "weft/worker/run_main.h"
+#include "weft/worker/stop_request.h"
 #include "weft/worker/worker.h"
 
 namespace weft::examples {
@@ -107,6 +108,10 @@ void learn_clothes(const Options& options) {
   std::cout << absl::StreamFormat("%s, %d micro-batches, %d stages\n", plan.name,
                                   plan.schedule.micro_batches(), plan.stages());
   for (int64_t i = 1; i <= job.steps; ++i) {
+    if (stop_requested()) {
+      std::cout << absl::StreamFormat("stopped after step %d\n", i - 1) << std::flush;
+      return;
+    }
     const Batch batch = next();
     const dist_autograd::Context context;
     const PipelineResult result =
@@ -158,6 +163,7 @@ int run(int argc, char** argv) {
   if (learns && steps->empty()) job.steps = 100;
   if (learns && rate->empty()) job.learning_rate = 1e-3;
 
+  expect_stop_requests();
   WorkerOptions worker_options = WorkerOptions::from_env();
   const uint32_t size = worker_options.place.world_size;
   const bool leads = worker_options.place.rank == 0;
@@ -180,7 +186,7 @@ int run(int argc, char** argv) {
                   torch::randint(job.classes, {options.batch}));
   }
   worker.shutdown();
-  return 0;
+  return stop_requested() ? kStoppedExitCode : 0;
 }
 
 }  // namespace weft::examples

@@ -12,6 +12,7 @@
 #include "weft/examples/pipeline_resnet50/loss.h"
 #include "weft/examples/pipeline_resnet50/unsplit.h"
 #include "weft/pipeline/planner.h"
+#include "weft/worker/stop_request.h"
 
 namespace weft::examples {
 namespace {
@@ -40,6 +41,7 @@ struct Speed {
   TimeLine executed;  // of the last step
 };
 
+// Incomplete if the process was asked to stop.
 Speed speed_of(const SpeedOptions& options, int micro_batches, const at::Tensor& images,
                const at::Tensor& labels) {
   Speed speed;
@@ -60,13 +62,14 @@ Speed speed_of(const SpeedOptions& options, int micro_batches, const at::Tensor&
     optimizer.step(context);
   };
   const auto unsplit_step = [&] { unsplit.step(images, labels, micro_batches); };
-  for (int i = 0; i < kWarmUps; ++i) step();
-  for (int i = 0; i < kUnsplitWarmUps; ++i) unsplit_step();
+  for (int i = 0; i < kWarmUps && !stop_requested(); ++i) step();
+  for (int i = 0; i < kUnsplitWarmUps && !stop_requested(); ++i) unsplit_step();
   std::vector<double> times, unsplit_times;
-  for (int64_t i = 0; i < options.steps; ++i) {
+  for (int64_t i = 0; i < options.steps && !stop_requested(); ++i) {
     times.push_back(seconds_of(step));
     unsplit_times.push_back(seconds_of(unsplit_step));
   }
+  if (stop_requested()) return speed;
   speed.seconds = median(times);
   speed.unsplit = median(unsplit_times);
   return speed;
@@ -85,6 +88,7 @@ void measure_speed(const SpeedOptions& options, const at::Tensor& images,
   std::vector<Speed> speeds;
   for (const int micro_batches : options.micro_batches) {
     const Speed& speed = speeds.emplace_back(speed_of(options, micro_batches, images, labels));
+    if (stop_requested()) return;
     const std::vector<int64_t>& cuts = speed.plan.cuts;
     std::cout << absl::StreamFormat(
                      "%13d  %-19s  %-9s %9.2f %9.2f %8.2f %9.2f\n", micro_batches, speed.plan.name,

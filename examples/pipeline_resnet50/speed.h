@@ -25,7 +25,7 @@ struct SpeedOptions {
 };
 
 // Prints a line for each number of micro-batches. At the end it prints the best one, and when its
-// workers did what.
+// workers did what. After SIGTERM (worker/stop_request.h) it returns when the step under way ends.
 void measure_speed(const SpeedOptions& options, const at::Tensor& images, const at::Tensor& labels);
 
 }  // namespace weft::examples

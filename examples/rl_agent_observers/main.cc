@@ -23,6 +23,7 @@
 #include "weft/examples/rl_agent_observers/training.h"
 #include "weft/examples/support/command_line.h"
 #include "weft/worker/run_main.h"
+#include "weft/worker/stop_request.h"
 #include "weft/worker/worker.h"
 
 namespace weft::examples {
@@ -56,6 +57,7 @@ int run(int argc, char** argv) {
       ->excludes(calls);
   if (const auto end = parse_command_line(app, argc, argv)) return end->print();
 
+  expect_stop_requests();
   WorkerOptions worker_options = WorkerOptions::from_env();
   const LaunchEnvironment& place = worker_options.place;
   const bool leads = place.rank == 0;
@@ -73,7 +75,7 @@ int run(int argc, char** argv) {
     worker.wait_until_gone("agent", std::chrono::seconds(options.seconds) + 2 * kPatience);
   }
   worker.shutdown();
-  return 0;
+  return stop_requested() ? kStoppedExitCode : 0;
 }
 
 }  // namespace weft::examples

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "weft/base/rpc_error.h"
 #include "weft/examples/support/must.h"
+#include "weft/worker/stop_request.h"
 
 namespace weft::examples {
 namespace {
@@ -60,7 +61,7 @@ void Training::run() {
 }
 
 bool Training::enough() const {
-  return local_.progress().solved() ||
+  return stop_requested() || local_.progress().solved() ||
          (options_.updates > 0 && local_.progress().now().updates >= options_.updates);
 }
 

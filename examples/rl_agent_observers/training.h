@@ -31,8 +31,8 @@ class Training {
  public:
   Training(Worker& worker, const TrainingOptions& options);
 
-  // Returns when enough was learned and all runs are back. Runs that are not back when the grace or
-  // the whole time is over are cancelled.
+  // Returns when enough was learned, or the process was asked to stop, and all runs are back. Runs
+  // that are not back when the grace or the whole time is over are cancelled.
   void run();
 
  private:

@@ -34,6 +34,7 @@
 #include "weft/examples/support/must.h"
 #include "weft/examples/support/progress.h"
 #include "weft/worker/run_main.h"
+#include "weft/worker/stop_request.h"
 #include "weft/worker/worker.h"
 
 namespace weft::examples {
@@ -125,6 +126,10 @@ void train(const Options& options) {
     return loss.item<double>();
   };
   for (int64_t step = 0; step < all_steps; ++step) {
+    if (stop_requested()) {
+      std::cout << "stopped after step " << step << std::endl;
+      return;
+    }
     const int64_t place = step % steps_of_epoch * options.bptt;
     if (place == 0) state.reset();
     const double loss = train_step(place);
@@ -172,6 +177,7 @@ int run(int argc, char** argv) {
   app.add_option("--seed", options.seed)->capture_default_str();
   if (const auto end = parse_command_line(app, argc, argv)) return end->print();
 
+  expect_stop_requests();
   WorkerOptions worker_options = WorkerOptions::from_env();
   const bool leads = worker_options.place.rank == 0;
   if (worker_options.place.world_size != 2) {
@@ -185,7 +191,7 @@ int run(int argc, char** argv) {
   at::set_num_threads(options.threads);  // Worker::join sets it to 1
   if (leads) train(options);
   worker.shutdown();  // the server serves until the trainer calls it too
-  return 0;
+  return stop_requested() ? kStoppedExitCode : 0;
 }
 
 }  // namespace weft::examples

@@ -6,8 +6,11 @@
 
 #include <filesystem>
 #include <functional>
+#include <signal.h>
 #include <string>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "weft/tests/support/launched.h"
 
@@ -39,6 +42,20 @@ class LaunchedExample {
     return command(absl::StrCat(kWeftLaunch, " ", launch, " -- sh -c '", greeting, "; exec ",
                                 program_, " ", options, "'"),
                    on_line);
+  }
+
+  // Runs the ranks. The launcher gets SIGTERM as soon as a line holds `cue`, and passes it on.
+  Outcome run_and_stop(int ranks, const std::string& options, const std::string& cue) const {
+    const std::string said = "launcher is ";
+    pid_t launcher = -1;
+    return run_greeting("echo launcher is $PPID", absl::StrCat("-n ", ranks), options,
+                        [&](const std::string& line) {
+                          if (const size_t at = line.find(said); at != std::string::npos) {
+                            (void)absl::SimpleAtoi(line.substr(at + said.size()), &launcher);
+                          }
+                          // kill(-1) would end every process of the user.
+                          if (launcher > 0 && absl::StrContains(line, cue)) kill(launcher, SIGTERM);
+                        });
   }
 
   static const char* torchrun() { return WEFT_SOURCE_DIR "/.deps/oracles/bin/torchrun"; }

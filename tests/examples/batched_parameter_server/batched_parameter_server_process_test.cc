@@ -18,6 +18,7 @@ namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using weft::testing::kNoTorchrun;
 using weft::testing::LaunchedExample;
 using weft::testing::Outcome;
@@ -53,6 +54,14 @@ TEST(BatchedParameterServer, AKilledTrainerIsMissedAndTheOthersGoOn) {
   EXPECT_THAT(outcome.output, HasSubstr("trainer2 is gone"));
   EXPECT_THAT(outcome.output,
               ContainsRegex("batched  test accuracy 0\\.[6-9].*steps of 2\\.[0-9]"));
+}
+
+TEST(BatchedParameterServer, SigtermStopsItAfterAStep) {
+  const Outcome outcome =
+      kJob.run_and_stop(3, "--mode batched --epochs 1000 --pictures 6000", "trainers learn");
+  EXPECT_EQ(outcome.code, 128 + SIGTERM) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("batched: stopped after "));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("weft_launch:"))) << "nothing failed";
 }
 
 TEST(BatchedParameterServer, RunsUnderTorchrun) {

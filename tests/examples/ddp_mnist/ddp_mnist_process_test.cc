@@ -186,15 +186,7 @@ TEST_F(DdpMnistJob, AStoppedRunSavesAndResumesAtItsStep) {
   const std::string same = "--double --limit 1000 --batch 16";
   const std::string parts =
       absl::StrCat(same, " --losses ", file("parts"), " --checkpoint ", file("saved"));
-  const std::string said = "launcher is ";
-  pid_t launcher = -1;
-  const int code = keep(kJob.run_greeting(
-      "echo launcher is $PPID", "-n 2", parts + " --epochs 5000", [&](const std::string& line) {
-        if (const size_t at = line.find(said); at != std::string::npos) {
-          (void)absl::SimpleAtoi(line.substr(at + said.size()), &launcher);
-        }
-        if (absl::StrContains(line, "epoch 2 of")) kill(launcher, SIGTERM);
-      }));
+  const int code = keep(kJob.run_and_stop(2, parts + " --epochs 5000", "epoch 2 of"));
   EXPECT_EQ(code, kStoppedExitCode) << output_;
   const std::string stopped = "stopped after step ";
   const size_t at = output_.find(stopped);

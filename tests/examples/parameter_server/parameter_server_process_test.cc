@@ -285,7 +285,8 @@ TEST_F(ParameterServerJob, SigtermToOneProcessStopsAll) {
     EXPECT_EQ(finish(), kStoppedExitCode) << output_ << errors_;
     EXPECT_THAT(output_, HasSubstr("stopped after step "));
     // The launcher was not asked, so it reports every process that has not ended with 0.
-    const std::vector<std::string> parts = absl::StrSplit(errors_, "ended with exit code 143");
+    const std::vector<std::string> parts =
+        absl::StrSplit(output_ + errors_, "ended with exit code 143");
     EXPECT_EQ(parts.size(), 1 + 3u) << errors_;
   }
 }

@@ -1,6 +1,7 @@
 // Runs the pipeline as processes: its speed on small pictures, learning, four workers, wrong input.
 #include <filesystem>
 #include <fstream>
+#include <signal.h>
 #include <string>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@ namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using weft::testing::kNoTorchrun;
 using weft::testing::LaunchedExample;
 using weft::testing::Outcome;
@@ -48,6 +50,15 @@ TEST(PipelineResNet50, LearnsClothes) {
   EXPECT_THAT(outcome.output,
               ContainsRegex("step 30, loss ([01]|2\\.[01])[0-9.]+\naccuracy 0\\.[3-9][0-9]+ "
                             "on 300 test pictures after 30 steps of 32\n"));
+}
+
+TEST(PipelineResNet50, SigtermStopsItAfterAStep) {
+  const Outcome outcome = kJob.run_and_stop(
+      3, "--input fashion-mnist --batch 32 --steps 100000 --micro-batches 4 --seconds 0.2",
+      "step 10,");
+  EXPECT_EQ(outcome.code, 128 + SIGTERM) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("stopped after step "));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("weft_launch:"))) << "nothing failed";
 }
 
 TEST(PipelineResNet50, RunsUnderTorchrun) {

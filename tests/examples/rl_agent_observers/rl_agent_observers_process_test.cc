@@ -97,6 +97,13 @@ TEST(RlAgentObservers, AKilledObserverIsMissedAndALateOneTakesPart) {
   EXPECT_EQ(pclose(late), 0);
 }
 
+TEST(RlAgentObservers, SigtermStopsItAfterAStep) {
+  const Outcome outcome = kJob.run_and_stop(3, "--seconds 150", "update 2,");
+  EXPECT_EQ(outcome.code, 128 + SIGTERM) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("stopped after "));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("weft_launch:"))) << "nothing failed";
+}
+
 TEST(RlAgentObservers, RunsUnderTorchrun) {
   if (!kJob.has_torchrun()) GTEST_SKIP() << kNoTorchrun;
   const Outcome outcome = kJob.run_torchrun(3, "--updates 3");

@@ -1,6 +1,7 @@
 // Runs the language model as two processes, on the beginning of the text.
 #include <filesystem>
 #include <fstream>
+#include <signal.h>
 #include <string>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@ namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using weft::testing::kNoTorchrun;
 using weft::testing::LaunchedExample;
 using weft::testing::Outcome;
@@ -32,6 +34,14 @@ TEST(RnnModelParallel, LearnsMoreThanCounts) {
   EXPECT_THAT(outcome.output, ContainsRegex("epoch 0\\.[0-9]+  loss [0-9.]+  perplexity [0-9.]+"));
   // Two digits before the point. Unigrams have three.
   EXPECT_THAT(outcome.output, ContainsRegex("\nperplexity [3-6][0-9]\\.[0-9] after 3 epochs, "));
+}
+
+TEST(RnnModelParallel, SigtermStopsItAfterAStep) {
+  const Outcome outcome = kJob.run_and_stop(
+      2, "--verses 1000 --epochs 100 --batch-size 8 --log-interval 50", "epoch 0.");
+  EXPECT_EQ(outcome.code, 128 + SIGTERM) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("stopped after step "));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("weft_launch:"))) << "nothing failed";
 }
 
 TEST(RnnModelParallel, RunsUnderTorchrun) {
