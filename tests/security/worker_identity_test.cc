@@ -159,7 +159,7 @@ TEST_F(WorkerIdentityTest, ACertificateOfAnotherWorkerOrJobIsRefused) {
               AllOf(HasSubstr("/trainer/b"), HasSubstr("this worker is 'a'")));
   use_files(site_.make({.uris = {"spiffe://site/weft/" + run_digest("run") + "/server/a"}}));
   EXPECT_THAT(refused(absl::StatusCode::kInvalidArgument),
-              AllOf(HasSubstr("/server/a"), HasSubstr("with role 'trainer' (ROLE_NAME)")));
+              AllOf(HasSubstr("/server/a"), HasSubstr("and role 'trainer' (ROLE_NAME)")));
   use_files(site_.make({.uris = {"spiffe://site/weft/" + run_digest("other") + "/trainer/a"}}));
   EXPECT_THAT(refused(absl::StatusCode::kInvalidArgument), HasSubstr(run_digest("run")));
 }

@@ -189,8 +189,13 @@ absl::Status C10dStoreProcess::start(const std::string& host, uint16_t port) {
 }
 
 // A pipe can be read only once, but all processes need the secret.
-absl::StatusOr<std::optional<security_internal::KeptFile>> keep_secret() {
+absl::StatusOr<std::optional<security_internal::KeptFile>> keep_secret(
+    const LaunchOptions& options) {
   WEFT_ASSIGN_OR_RETURN(const SecurityMode security, find_security_mode());
+  if (security == SecurityMode::kNone && options.certificates) {
+    return absl::InvalidArgumentError(
+        "--certificates: the workers use none with WEFT_SECURITY=none");
+  }
   if (security == SecurityMode::kNone) return std::nullopt;
   WEFT_ASSIGN_OR_RETURN(auto kept, keep_secret_of_pipe());
   if (kept) setenv("WEFT_SECRET_FILE", kept->path.c_str(), 1);
@@ -200,13 +205,8 @@ absl::StatusOr<std::optional<security_internal::KeptFile>> keep_secret() {
 // nullopt: the workers need none.
 absl::StatusOr<std::optional<WorkerCertificates>> make_keys(const LaunchOptions& options,
                                                             const RendezvousOptions& place) {
-  if (!options.certificates) return std::nullopt;
-  if (place.security == SecurityMode::kNone) {
-    return absl::InvalidArgumentError(
-        "--certificates: the workers use none with WEFT_SECURITY=none");
-  }
-  // On one host the kernel says who a process is.
-  if (is_local(rendezvous_address(place))) return std::nullopt;
+  // On one host the kernel says whose a process is.
+  if (!options.certificates || is_local(rendezvous_address(place))) return std::nullopt;
   WEFT_ASSIGN_OR_RETURN(WorkerCertificates made, WorkerCertificates::create(options.processes));
   return made;
 }
@@ -227,7 +227,7 @@ absl::Status take_certificates(const OpenStore& open, const LaunchOptions& optio
 }
 
 int run(LaunchOptions options) {
-  auto secret = keep_secret();
+  auto secret = keep_secret(options);
   if (!secret.ok()) return fail(secret.status(), kCouldNotLaunch);
   // Call it before the store starts its threads.
   auto signals = take_signals();

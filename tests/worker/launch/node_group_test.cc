@@ -154,7 +154,7 @@ TEST_F(NodeGroupTest, NodeZeroActsOnAllRecordsBeforeTheOthersMeet) {
   std::future<Joined> other = std::async(std::launch::async, [&] {
     NodeGroupOptions second;
     second.node = 1;
-    NodeRecord self = {.nodes = 2, .token = "b"};
+    NodeRecord self = {.nodes = 2, .roles = {{"default", 1}}, .token = "b"};
     self.public_keys = {"key of node 1"};
     return NodeGroup::join(store_, self, second, [] { return false; });
   });
