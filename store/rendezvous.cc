@@ -88,6 +88,10 @@ std::string rendezvous_address(const RendezvousOptions& options) {
   return absl::StrCat(absl_view(kLocalScheme), "weft-store-", options.port);
 }
 
+bool needs_certificates(const RendezvousOptions& options) {
+  return !is_on_this_host(options) && options.security != SecurityMode::kNone;
+}
+
 absl::StatusOr<HostedStore> host_rendezvous_store(const RendezvousOptions& options) {
   if (!is_on_this_host(options)) return host_when_known(options);
   if (options.port != 0) return host_at(options, options.port);

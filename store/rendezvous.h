@@ -45,6 +45,9 @@ struct HostedStore {
 // Returns the address of the store that these options host. The port must not be 0.
 std::string rendezvous_address(const RendezvousOptions& options);
 
+// Whether callers of that store prove by certificates that they belong to the job.
+bool needs_certificates(const RendezvousOptions& options);
+
 // Starts a store on this machine. A TCP store listens at the addresses for which the host stands
 // (listen_for_others, sockets/tcp_port.h). If the host is unknown, it tries again until the
 // timeout, because a cluster's name service may be late.

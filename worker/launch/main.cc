@@ -19,7 +19,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "weft/base/status.h"
-#include "weft/links/grpc_sockets.h"
 #include "weft/security/job_secret.h"
 #include "weft/sockets/tcp_port.h"
 #include "weft/store/rendezvous.h"
@@ -205,8 +204,7 @@ absl::StatusOr<std::optional<security_internal::KeptFile>> keep_secret(
 // nullopt: the workers need none.
 absl::StatusOr<std::optional<WorkerCertificates>> make_keys(const LaunchOptions& options,
                                                             const RendezvousOptions& place) {
-  // On one host the kernel says whose a process is.
-  if (!options.certificates || is_local(rendezvous_address(place))) return std::nullopt;
+  if (!options.certificates || !needs_certificates(place)) return std::nullopt;
   WEFT_ASSIGN_OR_RETURN(WorkerCertificates made, WorkerCertificates::create(options.processes));
   return made;
 }
