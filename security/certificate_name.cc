@@ -57,9 +57,15 @@ absl::StatusOr<CertificateName> certificate_name(std::string_view run_id, std::s
 
 std::string name_of_rank(uint32_t rank) { return absl::StrCat(absl_view(kRank), rank); }
 
-bool proves(std::string_view certified, const WorkerClaim& claim) {
-  if (!certified.starts_with(kRank)) return certified == claim.name;
-  return claim.rank.has_value() && certified == name_of_rank(*claim.rank);
+bool is_name_of_rank(std::string_view certified_name) {
+  if (!certified_name.starts_with(kRank)) return false;
+  const std::string_view rank = certified_name.substr(kRank.size());
+  return !rank.empty() && rank.find_first_not_of("0123456789") == rank.npos;
+}
+
+bool proves(std::string_view certified_name, const WorkerClaim& claim) {
+  if (!is_name_of_rank(certified_name)) return certified_name == claim.name;
+  return claim.rank.has_value() && certified_name == name_of_rank(*claim.rank);
 }
 
 absl::StatusOr<CertificateName> parse_certificate_name(std::string_view uri) {

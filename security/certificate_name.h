@@ -51,8 +51,14 @@ struct WorkerClaim {
 // NAME in the certificate of whichever worker has this rank: "rank.3". weft_launch issues such
 // certificates, because it does not know the workers' names.
 std::string name_of_rank(uint32_t rank);
-// Whether a certificate with this NAME proves the claim. A NAME like "rank.3" proves only the rank.
-bool proves(std::string_view certified, const WorkerClaim& claim);
+bool is_name_of_rank(std::string_view certified_name);
+// Whether a certificate with this NAME proves the claim. That of a rank proves the rank, and
+// nothing about the worker's name.
+bool proves(std::string_view certified_name, const WorkerClaim& claim);
+
+// NAME in the certificate of the store that a launcher hosts for workers with certificates of
+// ranks.
+inline constexpr std::string_view kLauncherName = "weft_launch";
 
 // Whether it can be a role or a worker in a certificate's name: 1 to 127 letters, digits, '-', '.'
 // and '_', but not "." or "..".

@@ -20,8 +20,6 @@
 namespace weft {
 namespace {
 
-using security_internal::keep_in_memory;
-using security_internal::KeptFile;
 using security_internal::read_file;
 using security_internal::read_pipe;
 using security_internal::Readers;

@@ -40,7 +40,7 @@ absl::StatusOr<SecretBytes> find_job_secret(
 // nullopt: WEFT_SECRET_FILE names no pipe.
 //
 // Blocking: until the pipe ends. Errors: as above, and DeadlineExceeded (it does not end in time).
-absl::StatusOr<std::optional<security_internal::KeptFile>> keep_secret_of_pipe(
+absl::StatusOr<std::optional<KeptFile>> keep_secret_of_pipe(
     const EnvironmentReader& read = read_process_environment,
     Nanoseconds timeout = std::chrono::minutes(1));
 

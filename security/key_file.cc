@@ -16,7 +16,24 @@
 #include "absl/strings/str_format.h"
 #include "weft/base/status.h"
 
-namespace weft::security_internal {
+namespace weft {
+
+absl::StatusOr<KeptFile> keep_in_memory(const std::string& name, std::string_view content) {
+  KeptFile kept;
+  kept.file = FileDescriptor(::memfd_create(name.c_str(), MFD_ALLOW_SEALING | MFD_CLOEXEC));
+  const int file = kept.file.get();
+  if (file >= 0 && ::fchmod(file, 0600) == 0 &&
+      ::write(file, content.data(), content.size()) == static_cast<ssize_t>(content.size()) &&
+      ::fcntl(file, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) == 0) {
+    // Not an inherited descriptor: some programs close those before they start others.
+    kept.path = absl::StrCat("/proc/", ::getpid(), "/fd/", file);
+    return kept;
+  }
+  return absl::UnavailableError(
+      absl::StrCat("cannot keep ", name, " in memory: ", std::strerror(errno)));
+}
+
+namespace security_internal {
 namespace {
 
 // Checks what kind of file it is and who has access. Returns its size.
@@ -119,19 +136,5 @@ absl::StatusOr<SecretBytes> read_pipe(const std::string& path, size_t most, Time
   return content;
 }
 
-absl::StatusOr<KeptFile> keep_in_memory(const std::string& name, std::string_view content) {
-  KeptFile kept;
-  kept.file = FileDescriptor(::memfd_create(name.c_str(), MFD_ALLOW_SEALING | MFD_CLOEXEC));
-  const int file = kept.file.get();
-  if (file >= 0 && ::fchmod(file, 0600) == 0 &&
-      ::write(file, content.data(), content.size()) == static_cast<ssize_t>(content.size()) &&
-      ::fcntl(file, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) == 0) {
-    // Not an inherited descriptor: some programs close those before they start others.
-    kept.path = absl::StrCat("/proc/", ::getpid(), "/fd/", file);
-    return kept;
-  }
-  return absl::UnavailableError(
-      absl::StrCat("cannot keep ", name, " in memory: ", std::strerror(errno)));
-}
-
-}  // namespace weft::security_internal
+}  // namespace security_internal
+}  // namespace weft

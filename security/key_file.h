@@ -16,7 +16,17 @@
 #include "weft/security/secret_bytes.h"
 #include "weft/sockets/file_descriptor.h"
 
-namespace weft::security_internal {
+namespace weft {
+
+// A sealed file in memory, for other processes of this user.
+struct KeptFile {
+  FileDescriptor file;
+  std::string path;  // for any process, as long as `file` is open
+};
+// `name` is for people. Unavailable: the system has no memory or no descriptor for it.
+absl::StatusOr<KeptFile> keep_in_memory(const std::string& name, std::string_view content);
+
+namespace security_internal {
 
 enum class Readers {
   kOwner,      // members of the file's group may read it if root owns it, as Kubernetes does
@@ -29,12 +39,5 @@ absl::StatusOr<SecretBytes> read_file(const std::string& path, size_t most, Read
 // Reads a pipe of this user or root to its end. DeadlineExceeded: it has not ended by the deadline.
 absl::StatusOr<SecretBytes> read_pipe(const std::string& path, size_t most, TimePoint deadline);
 
-// A sealed file in memory, for other processes of this user.
-struct KeptFile {
-  FileDescriptor file;
-  std::string path;  // for read_file of any process, as long as `file` is open
-};
-// `name` is for people. Unavailable: the system has no memory or no descriptor for it.
-absl::StatusOr<KeptFile> keep_in_memory(const std::string& name, std::string_view content);
-
-}  // namespace weft::security_internal
+}  // namespace security_internal
+}  // namespace weft

@@ -224,13 +224,20 @@ void StoreClient::drop(const ConnectionPtr& connection) {
   if (connection_ == connection) connection_ = nullptr;
 }
 
+// A launcher that issues certificates for ranks hosts the store, and no worker can pose as it.
+// Otherwise any process of the job may host it.
+std::optional<WorkerClaim> StoreClient::expected() const {
+  if (!is_name_of_rank(options_.tls->current()->name.worker)) return std::nullopt;
+  return WorkerClaim{.name = std::string(kLauncherName), .rank = std::nullopt};
+}
+
 // Over TCP, gRPC dials with the first call.
 absl::StatusOr<StoreClient::ConnectionPtr> StoreClient::dial() const {
   auto made = std::make_shared<Connection>();
   if (!is_local(options_.address)) {
     made->channel = grpc::CreateCustomChannel(
         absl::StrCat("dns:///", options_.address),
-        security_->tls != nullptr ? security_->tls->for_dialling(std::nullopt, made->far_end)
+        security_->tls != nullptr ? security_->tls->for_dialling(expected(), made->far_end)
                                   : grpc::InsecureChannelCredentials(),
         channel_arguments());
     return made;

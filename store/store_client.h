@@ -59,6 +59,7 @@ class StoreClient final : public StoreCalls {
 
   absl::StatusOr<ConnectionPtr> connection() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<ConnectionPtr> dial() const;
+  std::optional<WorkerClaim> expected() const;
   void drop(const ConnectionPtr& connection) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<wire::StoreReply> call_once(const wire::StoreCall& call, TimePoint deadline)
       ABSL_LOCKS_EXCLUDED(mutex_);

@@ -84,6 +84,31 @@ absl::StatusOr<bool> MemberRecord::has_left(const std::optional<StoredValue>& ma
                                           printable(mark->value), "', which is no number"));
 }
 
+absl::Status check_names(RendezvousStore& store, const JoinKeys& keys,
+                         const std::vector<MemberInfo>& members,
+                         const std::vector<std::string>& authors) {
+  std::vector<const MemberInfo*> asked;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (!is_name_of_rank(authors[i])) continue;
+    asked.push_back(&members[i]);
+    names.push_back(keys.name(members[i].name));
+  }
+  if (asked.empty()) return absl::OkStatus();
+  WEFT_ASSIGN_OR_RETURN(const auto claims, store.read(names));
+  for (size_t i = 0; i < asked.size(); ++i) {
+    const MemberInfo& member = *asked[i];
+    const uint32_t rank = member.id.index;
+    const bool own = claims[i].has_value() && claims[i]->value == absl::StrCat(rank) &&
+                     claims[i]->author == name_of_rank(rank);
+    if (own) continue;
+    return absl::PermissionDeniedError(absl::StrCat("rank ", rank, " says that it is worker '",
+                                                    member.name,
+                                                    "', but has not claimed the name"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status mark_left(RendezvousStore& store, const JoinKeys& keys, WorkerId self) {
   return store.set(keys.left(self.index), absl::StrCat(self.incarnation));
 }
@@ -121,14 +146,16 @@ absl::StatusOr<std::optional<WorkerInfo>> find_incarnation(RendezvousStore& stor
                                                            const JoinKeys& keys,
                                                            WorkerId incarnation) {
   const std::string key = keys.member(incarnation.index);
-  WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> text, store.try_get(key));
-  if (!text) return std::nullopt;
+  WEFT_ASSIGN_OR_RETURN(const auto texts, store.read({key, keys.left(incarnation.index)}));
+  if (!texts[0]) return std::nullopt;
+  const std::string& author = texts[0]->author;
   WEFT_ASSIGN_OR_RETURN(const MemberRecord record,
-                        MemberRecord::decode(store, key, incarnation.index, *text));
+                        MemberRecord::decode(store, key, incarnation.index, texts[0]->value));
   if (record.member.id != incarnation) return std::nullopt;
-  WEFT_ASSIGN_OR_RETURN(const std::optional<std::string> left,
-                        store.try_get(keys.left(incarnation.index)));
-  if (left && *left == absl::StrCat(incarnation.incarnation)) return std::nullopt;
+  WEFT_RETURN_IF_ERROR(record.check_author(author));
+  WEFT_ASSIGN_OR_RETURN(const bool has_left, record.has_left(texts[1]));
+  if (has_left) return std::nullopt;
+  WEFT_RETURN_IF_ERROR(check_names(store, keys, {record.member}, {author}));
   return WorkerInfo{incarnation, record.member.name, record.member.address};
 }
 

@@ -44,8 +44,8 @@ struct MemberRecord {
   uint32_t attempt = 0;
 
   std::string encode() const;
-  // PermissionDenied: a certificate proves that another worker has written the record. One for a
-  // rank (security/certificate_name.h) proves that of this index.
+  // PermissionDenied: a certificate proves that another worker has written the record. If it proves
+  // only the author's rank (security/certificate_name.h), check_name must follow.
   absl::Status check_author(const std::string& author) const;
   // Whether the process has left. `mark`: what is under its index's key `left`. Nobody else can say
   // that a worker has left, so the mark of another proven author says nothing. Internal: it is no
@@ -59,8 +59,14 @@ struct MemberRecord {
   bool is_of(const std::string& author) const;
 };
 
+// For members of a static group whose records were written by authors with these proven names.
+// PermissionDenied: one has the name of another rank. Only authors that have proven no more than
+// their rank are asked about: each must have claimed its name. At most one call of the store.
+absl::Status check_names(RendezvousStore& store, const JoinKeys& keys,
+                         const std::vector<MemberInfo>& members,
+                         const std::vector<std::string>& authors);
 // Reads the record of this incarnation. nullopt: its index has no record or that of another
-// incarnation, or it has left.
+// incarnation, or it has left. PermissionDenied: the record is not its own, or the name is not.
 absl::StatusOr<std::optional<WorkerInfo>> find_incarnation(RendezvousStore& store,
                                                            const JoinKeys& keys,
                                                            WorkerId incarnation);

@@ -250,6 +250,7 @@ absl::StatusOr<std::vector<MemberInfo>> meet_all(RendezvousStore& store, const J
                                                  absl::Duration left) {
   WEFT_RETURN_IF_ERROR(wait_for_all(store, keys, request, left));
   std::vector<MemberInfo> members;
+  std::vector<std::string> authors;
   WEFT_ASSIGN_OR_RETURN(const auto texts, store.read(member_keys(keys, request)));
   for (uint32_t rank = 0; rank < request.world_size; ++rank) {
     const std::string key = keys.member(rank);
@@ -264,7 +265,9 @@ absl::StatusOr<std::vector<MemberInfo>> meet_all(RendezvousStore& store, const J
                                                    member.name, "' at ", member.address));
     }
     members.push_back(std::move(member));
+    authors.push_back(text->author);
   }
+  WEFT_RETURN_IF_ERROR(rpc_internal::check_names(store, keys, members, authors));
   return members;
 }
 

@@ -6,6 +6,12 @@
 #include "weft/base/status.h"
 
 namespace weft::security_internal {
+namespace {
+
+// Without it, an encrypted key would ask for its password at the terminal.
+int no_password(char*, int, int, void*) { return -1; }
+
+}  // namespace
 
 std::vector<std::string> uris_of(X509* certificate) {
   std::vector<std::string> result;
@@ -38,8 +44,6 @@ absl::StatusOr<std::vector<Certificate>> read_certificates(std::string_view text
 
 absl::StatusOr<Key> read_key(const SecretBytes& pem) {
   const Bio bio = reader_of(pem.text());
-  // An encrypted key would ask for its password at the terminal.
-  const auto no_password = [](char*, int, int, void*) { return -1; };
   Key key(PEM_read_bio_PrivateKey(bio.get(), nullptr, no_password, nullptr));
   ERR_clear_error();
   if (key != nullptr) return key;
@@ -48,7 +52,7 @@ absl::StatusOr<Key> read_key(const SecretBytes& pem) {
 
 absl::StatusOr<Key> read_public_key(std::string_view pem) {
   const Bio bio = reader_of(pem);
-  Key key(PEM_read_bio_PUBKEY(bio.get(), nullptr, nullptr, nullptr));
+  Key key(PEM_read_bio_PUBKEY(bio.get(), nullptr, no_password, nullptr));
   ERR_clear_error();
   if (key != nullptr) return key;
   return absl::InvalidArgumentError("the text is no public key in PEM");

@@ -36,6 +36,7 @@ TEST(CertificateNameTest, ANameProvesTheWorkerAndARankEachWorkerOfTheRank) {
   EXPECT_FALSE(proves("rank.3", {"rank.3", std::nullopt}));
   EXPECT_FALSE(proves("rank.03", {"a", 3}));
   EXPECT_FALSE(proves("rank.", {"a", 0}));
+  EXPECT_TRUE(proves("rank.leader", {"rank.leader", 0}));  // no rank
 }
 
 TEST(CertificateNameTest, AnEmptyRoleIsTheDefaultOne) {

@@ -38,7 +38,10 @@ std::vector<std::string> child_environment(const std::vector<std::string>& inher
     }
   };
   add(inherited);
-  if (!place.own_variables.empty()) add(place.own_variables[local_rank]);
+  if (!place.certificates.empty()) {
+    add(place.certificates[local_rank]);
+    variables.erase("WEFT_SECRET_FILE");
+  }
   const LaunchOptions& options = place.options;
   const NodePlace& nodes = place.nodes;
   const RolePlace role = role_of(nodes, local_rank);

@@ -21,8 +21,9 @@ struct GroupPlace {
   std::string store;         // address of the job's store
   uint16_t master_port = 0;  // of a store of c10d, which the launcher or rank 0 hosts
   pid_t c10d_store = 0;      // the launcher's process that hosts it; 0: none
-  // By local rank: variables that only this process gets, as NAME=VALUE. It may be empty.
-  std::vector<std::vector<std::string>> own_variables = {};
+  // By local rank: variables that name its certificate, as NAME=VALUE. Empty: there are none. With
+  // them, the processes do not learn where the job's secret is.
+  std::vector<std::vector<std::string>> certificates = {};
   size_t terminal_columns = 0;  // room for a line of a process; 0: it does not reach a terminal
 };
 

@@ -135,7 +135,7 @@ absl::StatusOr<std::unique_ptr<NodeGroup>> join_group(
   NodeGroupOptions group;
   if (certificates) {
     group.on_all_met = [&](const std::vector<NodeRecord>& records) {
-      return certificates->certify(store, records, open.place);
+      return certificates->exchange(store, open.place, options.node, records);
     };
   }
   group.node = options.node;
@@ -187,9 +187,8 @@ absl::Status C10dStoreProcess::start(const std::string& host, uint16_t port) {
   return absl::OkStatus();
 }
 
-// A pipe can be read only once, but all processes need the secret.
-absl::StatusOr<std::optional<security_internal::KeptFile>> keep_secret(
-    const LaunchOptions& options) {
+// A pipe can be read only once, but other processes may need the secret.
+absl::StatusOr<std::optional<KeptFile>> keep_secret(const LaunchOptions& options) {
   WEFT_ASSIGN_OR_RETURN(const SecurityMode security, find_security_mode());
   if (security == SecurityMode::kNone && options.certificates) {
     return absl::InvalidArgumentError(
@@ -201,27 +200,11 @@ absl::StatusOr<std::optional<security_internal::KeptFile>> keep_secret(
   return kept;
 }
 
-// nullopt: the workers need none.
-absl::StatusOr<std::optional<WorkerCertificates>> make_keys(const LaunchOptions& options,
-                                                            const RendezvousOptions& place) {
-  if (!options.certificates || !needs_certificates(place)) return std::nullopt;
+// nullopt: the processes get none.
+absl::StatusOr<std::optional<WorkerCertificates>> make_keys(const LaunchOptions& options) {
+  if (!options.certificates) return std::nullopt;
   WEFT_ASSIGN_OR_RETURN(WorkerCertificates made, WorkerCertificates::create(options.processes));
   return made;
-}
-
-// `nodes` is null if there is only this one.
-absl::Status take_certificates(const OpenStore& open, const LaunchOptions& options,
-                               NodeGroup* nodes, std::optional<WorkerCertificates>& certificates) {
-  if (!certificates) return absl::OkStatus();
-  if (nodes == nullptr) {
-    const NodeRecord self = record_of(options, certificates);
-    WEFT_RETURN_IF_ERROR(certificates->certify(*open.store, {self}, open.place));
-  }
-  const absl::Status taken = certificates->take(*open.store, options.node);
-  if (taken.ok() || nodes == nullptr) return taken;
-  nodes->fail(kCouldNotLaunch, std::string(taken.message()));
-  std::this_thread::sleep_for(kFarewell);  // the others read it
-  return taken;
 }
 
 int run(LaunchOptions options) {
@@ -241,7 +224,7 @@ int run(LaunchOptions options) {
     if (!started.ok()) return fail(prepend("--c10d-store: ", started), kCouldNotLaunch);
   }
 
-  auto certificates = make_keys(options, store->place);
+  auto certificates = make_keys(options);
   if (!certificates.ok()) return fail(certificates.status(), kCouldNotLaunch);
   std::unique_ptr<NodeGroup> nodes;
   NodePlace place = place_of_node({{.nodes = 1, .roles = options.roles}}, 0);
@@ -257,24 +240,27 @@ int run(LaunchOptions options) {
     options.run_id = nodes->run_id();
   }
   if (options.run_id.empty()) options.run_id = "weft-" + random_text();
-  const absl::Status taken = take_certificates(*store, options, nodes.get(), *certificates);
-  if (!taken.ok()) return fail(prepend("--certificates: ", taken), kCouldNotLaunch);
-  const bool certified = certificates->has_value();
-  if (certified) {
-    // With the secret, a worker could call the launchers' store.
-    unsetenv("WEFT_SECRET_FILE");
-    *secret = std::nullopt;
+  std::string workers_store = rendezvous_address(store->place);
+  std::vector<std::vector<std::string>> variables;
+  if (certificates->has_value()) {
+    WorkerCertificates& made = **certificates;
+    if (nodes == nullptr) {
+      const absl::Status exchanged =
+          made.exchange(*store->store, store->place, 0, {record_of(options, *certificates)});
+      if (!exchanged.ok()) return fail(exchanged, kCouldNotLaunch);
+    }
+    workers_store = made.store();
+    variables = made.variables();
+    *secret = std::nullopt;  // with it, a worker could call the launchers' store
   }
 
-  Supervisor supervisor(
-      {.options = std::move(options),
-       .nodes = std::move(place),
-       .store = certified ? (*certificates)->store() : rendezvous_address(store->place),
-       .master_port = master_port,
-       .c10d_store = c10d_store.pid(),
-       .own_variables =
-           certified ? (*certificates)->variables() : std::vector<std::vector<std::string>>()},
-      *std::move(signals), nodes.get());
+  Supervisor supervisor({.options = std::move(options),
+                         .nodes = std::move(place),
+                         .store = std::move(workers_store),
+                         .master_port = master_port,
+                         .c10d_store = c10d_store.pid(),
+                         .certificates = std::move(variables)},
+                        *std::move(signals), nodes.get());
   const absl::StatusOr<int> code = supervisor.run();
   if (code.ok()) return *code;
   return fail(code.status(), exit_code_of(code.status()));

@@ -23,8 +23,7 @@ class Joining {
 
   absl::StatusOr<std::vector<NodeRecord>> run(const std::function<bool()>& interrupted) {
     for (uint32_t node = 0; node < self_.nodes; ++node) missing_.push_back(node);
-    absl::Status met = meet(interrupted);
-    if (met.ok()) met = check_sum();
+    const absl::Status met = meet(interrupted);
     if (met.ok()) return std::move(records_);
     // The others need not wait for their own timeout. If the store is gone, they learn that.
     const NodeFailure failure = {options_.node, kCouldNotLaunch, std::string(met.message())};
@@ -77,6 +76,7 @@ class Joining {
       if (text) {
         WEFT_ASSIGN_OR_RETURN(records_, parse_node_records(*text));
         WEFT_RETURN_IF_ERROR(check_number(0, records_.size()));
+        WEFT_RETURN_IF_ERROR(accept_all());
         return true;
       }
     }
@@ -85,10 +85,16 @@ class Joining {
                           read_node_failure(store_, kJoinFailureKey, UINT32_MAX));
     if (failure) return absl::FailedPreconditionError(failure->text);
     if (options_.node != 0 || !missing_.empty()) return false;
-    if (options_.on_all_met) WEFT_RETURN_IF_ERROR(options_.on_all_met(records_));
-    for (NodeRecord& record : records_) record.public_keys.clear();
-    WEFT_RETURN_IF_ERROR(store_.set(kNodesKey, to_text(records_)));
+    WEFT_RETURN_IF_ERROR(accept_all());
+    std::vector<NodeRecord> shown = records_;
+    for (NodeRecord& record : shown) record.public_keys.clear();
+    WEFT_RETURN_IF_ERROR(store_.set(kNodesKey, to_text(shown)));
     return true;
+  }
+
+  absl::Status accept_all() {
+    WEFT_RETURN_IF_ERROR(check_sum());
+    return options_.on_all_met ? options_.on_all_met(records_) : absl::OkStatus();
   }
 
   absl::Status look_for_missing() {

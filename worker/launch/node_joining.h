@@ -32,8 +32,9 @@ struct NodeGroupOptions {
   // so did not look, takes nobody for lost.
   std::chrono::nanoseconds interval = std::chrono::seconds(1);
   uint32_t lost_after = 10;
-  // Node 0 calls it when all have come, before it tells them so. After DeadlineExceeded it is
-  // called again. Another error ends the joining.
+  // Called when all have come: on node 0 before it tells the others so, on the others after that.
+  // Only node 0 gets the public keys. After DeadlineExceeded it is called again. Another error ends
+  // the group.
   std::function<absl::Status(const std::vector<NodeRecord>&)> on_all_met = nullptr;
 };
 

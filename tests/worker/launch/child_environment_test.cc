@@ -86,12 +86,14 @@ TEST(ChildEnvironment, KeepsWhatItInheritsButNotAnOlderPlace) {
   EXPECT_EQ(variables["ROLE_NAME"], "ps");
 }
 
-TEST(ChildEnvironment, VariablesOfOneRankComeBeforeInheritedOnes) {
+TEST(ChildEnvironment, ARankWithACertificateDoesNotLearnTheSecret) {
   GroupPlace group = place();
-  group.own_variables = {{"WEFT_TLS_CERT=first"}, {"WEFT_TLS_CERT=second"}};
-  const std::vector<std::string> inherited = {"WEFT_TLS_CERT=outer"};
+  const std::vector<std::string> inherited = {"WEFT_TLS_CERT=outer", "WEFT_SECRET_FILE=secret"};
+  EXPECT_EQ(environment(inherited, group, 0, 0)["WEFT_SECRET_FILE"], "secret");
+  group.certificates = {{"WEFT_TLS_CERT=first"}, {"WEFT_TLS_CERT=second"}};
   EXPECT_EQ(environment(inherited, group, 0, 0)["WEFT_TLS_CERT"], "first");
   EXPECT_EQ(environment(inherited, group, 1, 0)["WEFT_TLS_CERT"], "second");
+  EXPECT_EQ(environment(inherited, group, 0, 0).count("WEFT_SECRET_FILE"), 0u);
 }
 
 TEST(ChildEnvironment, TellsOfATerminal) {

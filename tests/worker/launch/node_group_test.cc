@@ -140,31 +140,54 @@ TEST_F(NodeGroupTest, NodesWithAndWithoutCertificatesDoNotMeet) {
   EXPECT_FALSE(other.get().ok());
 }
 
-TEST_F(NodeGroupTest, NodeZeroActsOnAllRecordsBeforeTheOthersMeet) {
-  NodeGroupOptions options;
-  options.join_timeout = std::chrono::seconds(30);
-  std::vector<std::string> keys;
-  int calls = 0;
-  options.on_all_met = [&](const std::vector<NodeRecord>& records) -> absl::Status {
-    EXPECT_EQ(*store_.try_get(kNodesKey), std::nullopt);
-    if (++calls == 1) return absl::DeadlineExceededError("the store is slow");
-    for (const NodeRecord& record : records) keys.push_back(record.public_keys.at(0));
-    return absl::OkStatus();
+// On each node: node 0 first, and with the keys. After DeadlineExceeded once more.
+TEST_F(NodeGroupTest, AllNodesActOnTheRecordsWhenAllHaveMet) {
+  std::vector<std::string> acts;
+  const auto options_of = [&](uint32_t node) {
+    NodeGroupOptions options;
+    options.node = node;
+    options.join_timeout = std::chrono::seconds(30);
+    options.on_all_met = [&, node](const std::vector<NodeRecord>& records) -> absl::Status {
+      const bool told = store_.try_get(kNodesKey)->has_value();
+      acts.push_back(absl::StrCat(node, told ? " told" : " first"));
+      for (const NodeRecord& record : records)
+        acts.back() += record.public_keys.empty() ? "" : " key";
+      return acts.size() == 1 ? absl::DeadlineExceededError("slow") : absl::OkStatus();
+    };
+    return options;
+  };
+  const auto record_of = [](const char* token) {
+    NodeRecord record = {.nodes = 2, .roles = {{"default", 1}}, .token = token};
+    record.public_keys = {"key"};
+    return record;
   };
   std::future<Joined> other = std::async(std::launch::async, [&] {
-    NodeGroupOptions second;
-    second.node = 1;
-    NodeRecord self = {.nodes = 2, .roles = {{"default", 1}}, .token = "b"};
-    self.public_keys = {"key of node 1"};
-    return NodeGroup::join(store_, self, second, [] { return false; });
+    return NodeGroup::join(store_, record_of("b"), options_of(1), [] { return false; });
   });
-  NodeRecord self = {.nodes = 2, .token = "a"};
-  self.public_keys = {"key of node 0"};
-  const Joined joined = NodeGroup::join(store_, self, options, [] { return false; });
+  const Joined joined =
+      NodeGroup::join(store_, record_of("a"), options_of(0), [] { return false; });
   EXPECT_TRUE(joined.ok()) << joined.status();
   EXPECT_TRUE(other.get().ok());
-  EXPECT_EQ(calls, 2);
-  EXPECT_EQ(keys, (std::vector<std::string>{"key of node 0", "key of node 1"}));
+  EXPECT_EQ(acts, (std::vector<std::string>{"0 first key key", "0 first key key", "1 told"}));
+}
+
+TEST_F(NodeGroupTest, AFailureToActEndsAllNodes) {
+  NodeGroupOptions options;
+  options.join_timeout = std::chrono::seconds(30);
+  const auto record_of = [](const char* token) {
+    return NodeRecord{.nodes = 2, .roles = {{"default", 1}}, .token = token};
+  };
+  std::future<Joined> first = std::async(std::launch::async, [&] {
+    return NodeGroup::join(store_, record_of("a"), options, [] { return false; });
+  });
+  NodeGroupOptions failing = options;
+  failing.node = 1;
+  failing.on_all_met = [](const auto&) { return absl::InternalError("bad certificate"); };
+  const Joined second = NodeGroup::join(store_, record_of("b"), failing, [] { return false; });
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("bad certificate"));
+  const Joined met = first.get();
+  ASSERT_TRUE(met.ok()) << met.status();
+  EXPECT_THAT(await_failure(**met).text, HasSubstr("bad certificate"));
 }
 
 TEST_F(NodeGroupTest, TheFirstFailureIsEverybodys) {

@@ -140,6 +140,21 @@ TEST_F(Launch, TheSecretMayComeThroughAPipe) {
                                             "[1] w1.1 joined 2 members, last worker1"));
 }
 
+TEST_F(Launch, WithCertificatesOfTheirOwnTheProcessesCannotReadTheSecret) {
+  start_command(
+      {"/bin/bash", "-c",
+       "HOME=/nowhere WEFT_SECURITY=mtls WEFT_SECRET_FILE=<(echo $0) "
+       "exec $1 -n 2 --certificates per-worker -- sh -c "
+       "'ls -l /proc/$PPID/fd | grep -c weft-key; ls -l /proc/$PPID/fd | grep weft-secret; "
+       "exec $0' $2",
+       "0123456789abcdef0123456789abcdef", tool("worker/weft_launch"),
+       tool("tests/worker/join_test_program")});
+  EXPECT_EQ(finish(), 0) << errors_;
+  EXPECT_THAT(lines(),
+              UnorderedElementsAre("[0] 2", "[1] 2", "[0] w0.1 joined 2 members, last worker1",
+                                   "[1] w1.1 joined 2 members, last worker1"));
+}
+
 TEST_F(Launch, ProgramsThatUseC10dAloneFindAStore) {
   start_command(
       {tool("worker/weft_launch"), "-n", "2", "--", tool("tests/worker/c10d_test_program")});

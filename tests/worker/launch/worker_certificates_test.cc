@@ -1,8 +1,8 @@
-// Launchers of two nodes get certificates for their processes. Name has Grpc: the workers' store is
-// served.
+// The launchers of two nodes get certificates for their processes.
 #include "weft/worker/launch/certificates/worker_certificates.h"
 
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,7 +10,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "weft/rpc/rendezvous/join_records.h"
 #include "weft/rpc/rendezvous/memory_store.h"
+#include "weft/rpc/rendezvous/static_join.h"
 #include "weft/security/worker_identity.h"
 #include "weft/tests/base/environment_of.h"
 
@@ -36,7 +38,9 @@ class WorkerCertificatesGrpcTest : public ::testing::Test {
       nodes_.push_back(*std::move(made));
     }
   }
-  absl::Status certify() { return nodes_[0].certify(launchers_, records_, place_); }
+  absl::Status exchange(uint32_t node) {
+    return nodes_[node].exchange(launchers_, place_, node, records_);
+  }
   // What a process reads of its environment.
   EnvironmentReader environment(uint32_t node, uint32_t local_rank) const {
     std::map<std::string, std::string> variables;
@@ -64,14 +68,12 @@ class WorkerCertificatesGrpcTest : public ::testing::Test {
 
 TEST_F(WorkerCertificatesGrpcTest, EachRankProvesItsRankAndRoleAndNoOther) {
   make_keys();
-  ASSERT_TRUE(certify().ok());
+  ASSERT_TRUE(exchange(0).ok());
+  ASSERT_TRUE(exchange(1).ok());
+  EXPECT_EQ(nodes_[1].store(), nodes_[0].store());
   for (uint32_t rank = 0; rank < 4; ++rank) {
-    const uint32_t node = rank / 2;
-    if (rank % 2 == 0) ASSERT_TRUE(nodes_[node].take(launchers_, node).ok());
-    const EnvironmentReader read = environment(node, rank % 2);
+    const EnvironmentReader read = environment(rank / 2, rank % 2);
     const std::string role = rank == 0 ? "server" : "trainer";
-    const auto found = find_worker_identity("run", role, {"any name", rank}, read);
-    EXPECT_EQ(found.status().code(), absl::StatusCode::kInvalidArgument);  // a blank
     const auto own = find_worker_identity("run", role, {"any.name", rank}, read);
     ASSERT_TRUE(own.ok()) << own.status();
     EXPECT_EQ((*own)->current()->name.worker, name_of_rank(rank));
@@ -87,45 +89,119 @@ TEST_F(WorkerCertificatesGrpcTest, EachRankProvesItsRankAndRoleAndNoOther) {
 
 TEST_F(WorkerCertificatesGrpcTest, OnlyTheWorkersReachTheirStore) {
   make_keys();
-  ASSERT_TRUE(certify().ok());
-  ASSERT_TRUE(nodes_[0].take(launchers_, 0).ok());
+  ASSERT_TRUE(exchange(0).ok());
   EXPECT_TRUE(reach(find_store_identity("run", environment(0, 1))).ok());
-  // The job's secret does not help, nor does another launcher's authority.
+  // Another authority, also that of the job's secret, does not help.
   const auto authority = JobAuthority::create("run");
   ASSERT_TRUE(authority.ok()) << authority.status();
   auto forged = authority->issue(*certificate_name("run", "server", name_of_rank(0)));
   ASSERT_TRUE(forged.ok()) << forged.status();
-  const absl::Status refused =
-      reach(StoreIdentity{std::make_shared<TlsIdentity>(*std::move(forged)), true});
-  EXPECT_FALSE(refused.ok());
+  EXPECT_FALSE(reach(StoreIdentity{std::make_shared<TlsIdentity>(*std::move(forged)), true}).ok());
+}
+
+TEST_F(WorkerCertificatesGrpcTest, AWorkerCannotPoseAsTheStore) {
+  make_keys();
+  ASSERT_TRUE(exchange(0).ok());
+  RendezvousOptions options = place_;
+  options.port = 0;
+  options.identity = *find_store_identity("run", environment(0, 0));
+  const auto impostor = host_rendezvous_store(options);
+  ASSERT_TRUE(impostor.ok()) << impostor.status();
+  options.port = impostor->port;
+  options.identity = *find_store_identity("run", environment(0, 1));
+  options.timeout = absl::Seconds(1);
+  EXPECT_THAT(std::string(connect_rendezvous_store(options).status().message()),
+              HasSubstr("the certificate of worker 'rank.0' answers there"));
+}
+
+// Each static group reads the store that the test has filled.
+TEST_F(WorkerCertificatesGrpcTest, ARankCannotHaveTheNameOfAnother) {
+  make_keys();
+  ASSERT_TRUE(exchange(0).ok());
+  RendezvousOptions options = place_;
+  std::vector<std::unique_ptr<StoreHandle>> stores;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    options.identity = *find_store_identity("run", environment(0, rank));
+    stores.push_back(*connect_to_store(nodes_[0].store(), options));
+  }
+  JoinRequest request;
+  request.group = "run";
+  request.name = "ps";
+  request.world_size = 2;
+  request.address = "a:1";
+  request.timeout = absl::Seconds(10);
+  // Rank 1 writes a record with the name, and does not claim the name.
+  const rpc_internal::JoinKeys keys("run", 0);
+  rpc_internal::MemberRecord forged;
+  forged.member.id = {1, 1};
+  forged.member.name = "ps";
+  forged.member.address = "b:1";
+  ASSERT_TRUE(stores[1]->set(keys.member(1), forged.encode()).ok());
+  EXPECT_THAT(std::string(join_static_group(*stores[0], request).status().message()),
+              HasSubstr("rank 1 says that it is worker 'ps', but has not claimed the name"));
+  const auto later = rpc_internal::find_incarnation(*stores[0], keys, {1, 1});
+  EXPECT_TRUE(absl::IsPermissionDenied(later.status())) << later.status();
+  // The record of another rank is no better.
+  EXPECT_TRUE(absl::IsPermissionDenied(stores[1]->set(keys.member(0), forged.encode())));
+  EXPECT_FALSE(forged.check_author(name_of_rank(0)).ok());
+  EXPECT_TRUE(forged.check_author(name_of_rank(1)).ok());
+  EXPECT_EQ(*forged.has_left(StoredValue{"1", name_of_rank(1)}), true);
+  EXPECT_EQ(*forged.has_left(StoredValue{"1", name_of_rank(0)}), false);
 }
 
 // A call that the store did not answer in time is made again.
-TEST_F(WorkerCertificatesGrpcTest, CertifyingTwiceChangesNothing) {
+TEST_F(WorkerCertificatesGrpcTest, ASecondExchangeChangesNothing) {
   make_keys();
-  ASSERT_TRUE(certify().ok());
+  ASSERT_TRUE(exchange(0).ok());
   const auto first = launchers_.try_get("weft/launch/certificates/1");
-  ASSERT_TRUE(certify().ok());
+  const auto variables = nodes_[0].variables();
+  ASSERT_TRUE(exchange(0).ok());
   EXPECT_EQ(*launchers_.try_get("weft/launch/certificates/1"), *first);
+  EXPECT_EQ(nodes_[0].variables(), variables);
 }
 
 TEST_F(WorkerCertificatesGrpcTest, BadKeysAndMissingCertificatesAreErrorsThatSayWhose) {
   make_keys();
-  records_[1].public_keys[1] = "no key";
-  EXPECT_THAT(std::string(certify().message()), HasSubstr("the key of rank 3: the text is no"));
+  // The second would make OpenSSL ask for a password.
+  for (const char* bad : {"no key",
+                          "-----BEGIN PUBLIC KEY-----\nProc-Type: 4,ENCRYPTED\n"
+                          "DEK-Info: AES-256-CBC,00000000000000000000000000000000\n\nAAAA\n"
+                          "-----END PUBLIC KEY-----\n"}) {
+    records_[1].public_keys[1] = bad;
+    EXPECT_THAT(std::string(exchange(0).message()), HasSubstr("the key of rank 3: the text is no"));
+  }
   records_[1].public_keys.pop_back();
-  EXPECT_THAT(std::string(certify().message()), HasSubstr("node 1 has sent only 1 keys"));
-  EXPECT_THAT(std::string(nodes_[1].take(launchers_, 1).message()), HasSubstr("no certificates"));
+  EXPECT_THAT(std::string(exchange(0).message()), HasSubstr("node 1 has sent only 1 keys"));
+  EXPECT_THAT(std::string(exchange(1).message()), HasSubstr("no certificates"));
   ASSERT_TRUE(launchers_.set("weft/launch/certificates/1", "{}").ok());
-  EXPECT_TRUE(absl::IsInternal(nodes_[1].take(launchers_, 1)));
+  EXPECT_TRUE(absl::IsInternal(exchange(1)));
+  ASSERT_TRUE(launchers_
+                  .set("weft/launch/certificates/1",
+                       R"({"store": "a:1", "authority": "", "certificates": ["one"]})")
+                  .ok());
+  EXPECT_THAT(std::string(exchange(1).message()), HasSubstr("1 certificates for 2 processes"));
+}
+
+TEST_F(WorkerCertificatesGrpcTest, ARoleThatCannotStandInACertificateIsNamed) {
+  make_keys();
+  records_[0].roles[0].name = "a b";
+  EXPECT_THAT(std::string(exchange(0).message()), HasSubstr("--certificates: the role 'a b'"));
 }
 
 TEST_F(WorkerCertificatesGrpcTest, ACertificateForAnotherKeyIsRefused) {
   make_keys();
   std::swap(records_[1].public_keys[0], records_[1].public_keys[1]);
-  ASSERT_TRUE(certify().ok());
-  EXPECT_THAT(std::string(nodes_[1].take(launchers_, 1).message()),
-              HasSubstr("the certificate of process 0"));
+  ASSERT_TRUE(exchange(0).ok());
+  EXPECT_THAT(std::string(exchange(1).message()), HasSubstr("the certificate of process 0"));
+}
+
+// The kernel says whose the processes are that call a unix socket.
+TEST_F(WorkerCertificatesGrpcTest, OnOneHostTheWorkersUseTheLaunchersStore) {
+  make_keys();
+  place_.security = SecurityMode::kAuto;
+  place_.port = 1234;
+  ASSERT_TRUE(exchange(0).ok());
+  EXPECT_EQ(nodes_[0].store(), "unix:weft-store-1234");
 }
 
 }  // namespace

@@ -12,9 +12,6 @@ namespace weft::launch {
 namespace {
 
 using Json = nlohmann::json;
-using security_internal::keep_in_memory;
-
-constexpr char kLauncher[] = "weft_launch";  // role and name in the certificate of the store
 
 std::string certificates_key(uint32_t node) {
   return absl::StrCat("weft/launch/certificates/", node);
@@ -28,10 +25,11 @@ struct NodeCertificates {
 };
 
 std::string to_text(const NodeCertificates& of_node) {
-  return Json{{"store", of_node.store},
-              {"authority", of_node.authority},
-              {"certificates", of_node.certificates}}
-      .dump();
+  const Json json = {{"store", of_node.store},
+                     {"authority", of_node.authority},
+                     {"certificates", of_node.certificates}};
+  // The name of a host may be anything, and this refuses only what is no UTF-8.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 absl::StatusOr<NodeCertificates> parse_node_certificates(const std::string& text) {
@@ -90,7 +88,8 @@ absl::Status WorkerCertificates::sign(const std::vector<NodeRecord>& records,
                                       RendezvousOptions place) {
   const std::string run_id = run_id_of(records);
   WEFT_ASSIGN_OR_RETURN(const JobAuthority authority, JobAuthority::create(run_id));
-  WEFT_ASSIGN_OR_RETURN(const CertificateName name, certificate_name(run_id, kLauncher, kLauncher));
+  WEFT_ASSIGN_OR_RETURN(const CertificateName name,
+                        certificate_name(run_id, kLauncherName, kLauncherName));
   WEFT_ASSIGN_OR_RETURN(TlsCredentials own, authority.issue(name));
   const NodeCertificates shared = {
       .store = "", .authority = authority.certificate(), .certificates = {}};
@@ -98,10 +97,12 @@ absl::Status WorkerCertificates::sign(const std::vector<NodeRecord>& records,
   for (uint32_t node = 0; node < records.size(); ++node) {
     WEFT_ASSIGN_OR_RETURN(all[node].certificates, certificates_for(authority, records, node));
   }
-  place.port = 0;
-  place.identity = {.tls = std::make_shared<TlsIdentity>(std::move(own)), .proves_name = true};
-  WEFT_ASSIGN_OR_RETURN(hosted_, host_rendezvous_store(place));
-  place.port = hosted_->port;
+  if (needs_certificates(place)) {
+    place.port = 0;
+    place.identity = {.tls = std::make_shared<TlsIdentity>(std::move(own)), .proves_name = true};
+    WEFT_ASSIGN_OR_RETURN(hosted_, host_rendezvous_store(place));
+    place.port = hosted_->port;
+  }
   for (NodeCertificates& each : all) {
     each.store = rendezvous_address(place);
     signed_.push_back(to_text(each));
@@ -109,14 +110,17 @@ absl::Status WorkerCertificates::sign(const std::vector<NodeRecord>& records,
   return absl::OkStatus();
 }
 
-absl::Status WorkerCertificates::certify(RendezvousStore& launchers,
-                                         const std::vector<NodeRecord>& records,
-                                         const RendezvousOptions& place) {
-  if (signed_.empty()) WEFT_RETURN_IF_ERROR(sign(records, place));
-  for (uint32_t node = 0; node < signed_.size(); ++node) {
-    WEFT_RETURN_IF_ERROR(launchers.set(certificates_key(node), signed_[node]));
+absl::Status WorkerCertificates::exchange(RendezvousStore& launchers,
+                                          const RendezvousOptions& place, uint32_t node,
+                                          const std::vector<NodeRecord>& records) {
+  if (node == 0 && signed_.empty()) {
+    WEFT_RETURN_IF_ERROR(prepend("--certificates: ", sign(records, place)));
   }
-  return absl::OkStatus();
+  for (uint32_t i = 0; i < signed_.size(); ++i) {
+    WEFT_RETURN_IF_ERROR(launchers.set(certificates_key(i), signed_[i]));
+  }
+  if (!files_.empty()) return absl::OkStatus();
+  return prepend("--certificates: ", take(launchers, node));
 }
 
 absl::Status WorkerCertificates::take(RendezvousStore& launchers, uint32_t node) {
