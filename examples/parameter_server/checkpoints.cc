@@ -69,7 +69,8 @@ bool JobCheckpoints::is_over() const {
   const std::vector<int64_t> saved = must(folder_.steps());
   if (saved.empty()) return false;
   CheckpointInfo info = must(folder_.info(saved.back()));
-  return info.epoch == options_.epochs && info.metadata[kRun] == options_.run;
+  // Without an accuracy it lies inside the next epoch: a run with more epochs has stopped there.
+  return info.epoch == options_.epochs && info.metadata[kRun] == options_.run && accuracy_in(info);
 }
 
 bool JobCheckpoints::holds(int64_t step) const {
@@ -109,14 +110,16 @@ JobCheckpoints::Moment JobCheckpoints::load_newest() const {
         absl::StrCat("the checkpoint in ", folder_.root(), " was made with --seed ",
                      checkpoint.info.seed, ", not ", options_.seed)));
   }
-  if (checkpoint.info.epoch > options_.epochs) {
-    throw RpcError(absl::InvalidArgumentError(absl::StrCat("the checkpoint in ", folder_.root(),
-                                                           " is of epoch ", checkpoint.info.epoch,
-                                                           ", behind --epochs ", options_.epochs)));
+  const int64_t epoch = checkpoint.info.epoch;
+  const int64_t pictures = pictures_in(checkpoint.info, folder_.root());
+  if (epoch > options_.epochs || (epoch == options_.epochs && pictures > 0)) {
+    throw RpcError(absl::InvalidArgumentError(
+        absl::StrCat("the checkpoint in ", folder_.root(), " is of epoch ",
+                     pictures > 0 ? epoch + 1 : epoch, ", behind --epochs ", options_.epochs)));
   }
   return {.step = checkpoint.info.step,
-          .epoch = checkpoint.info.epoch,
-          .pictures = pictures_in(checkpoint.info, folder_.root()),
+          .epoch = epoch,
+          .pictures = pictures,
           .state = {tensors_of(checkpoint, kTrainerShard, folder_.root()),
                     tensors_of(checkpoint, kServerShard, folder_.root()),
                     tensors_of(checkpoint, kOptimizerShard, folder_.root())}};

@@ -35,6 +35,7 @@ class JobCheckpoints {
   void clear() const;
 
   bool empty() const;
+  // Whether this run has saved its last epoch, with the accuracy.
   bool is_over() const;
   bool holds(int64_t step) const;
   // The accuracy that this run has saved with a step, or with the newest one.
@@ -44,7 +45,7 @@ class JobCheckpoints {
   struct Moment {
     int64_t step = 0;      // steps of each trainer so far
     int64_t epoch = 0;     // finished epochs
-    int64_t pictures = 0;  // that all trainers together have trained on in the epoch that runs
+    int64_t pictures = 0;  // that were dealt to all trainers in the epoch that runs
     JobState state;
   };
   void save(const Moment& moment, std::optional<double> accuracy, size_t workers) const;

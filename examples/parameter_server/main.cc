@@ -175,13 +175,13 @@ int run(int argc, char** argv) {
     if (!options.place.restarted()) clear_server_folder(job);
     Server objects(job);
     objects.offer(options);
-    Worker worker = Worker::join(std::move(options));
+    Worker worker = join_job(std::move(options));
     serve_until_over(worker, job, objects.stop());
     objects.clear();
     worker.shutdown();
     return objects.stop().exit_code();
   }
-  Worker worker = Worker::join(std::move(options));
+  Worker worker = join_job(std::move(options));
   try {
     const TrainingJob::End end = train<OneTrainer>(worker, job, worker.restarted());
     worker.shutdown();

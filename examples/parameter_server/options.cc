@@ -30,7 +30,7 @@ JobCommandLine parse_job_options(int argc, const char* const* argv) {
       "  tools/train.sh --trainers 4                                 builds, then runs\n"
       "  weft_launch -n 3 --on-failure continue -- parameter_server  a server, two trainers\n"
       "  weft_launch -n 3 --on-failure restart=9 -- parameter_server --checkpoint-every 100\n"
-      "                              any process may be killed and comes back\n"
+      "                              any process may get SIGKILL and comes back\n"
       "The last line is: test accuracy A after E epochs, W workers, S s");
   app.add_option("--data", options.data, "folder of the data set")->capture_default_str();
   app.add_option("--epochs", options.epochs, "passes over the training pictures, of all runs")

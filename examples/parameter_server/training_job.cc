@@ -56,7 +56,6 @@ std::vector<std::string> trainer_names(uint32_t world_size) {
 }
 
 WorkerOptions launched_worker(JobOptions& options) {
-  expect_stop_requests();
   WorkerOptions worker = WorkerOptions::from_env();
   if (worker.place.world_size < 2) {
     throw RpcError(absl::InvalidArgumentError(
@@ -65,6 +64,12 @@ WorkerOptions launched_worker(JobOptions& options) {
   }
   worker.name = worker_name(worker.place.rank);
   options.run = worker.place.run_id;
+  return worker;
+}
+
+Worker join_job(WorkerOptions options) {
+  Worker worker = Worker::join(std::move(options));
+  expect_stop_requests();
   return worker;
 }
 
@@ -162,7 +167,7 @@ TrainingJob::End TrainingJob::finish() {
     if (stopped) say_job_has_stopped(worker_.to(kServerName));
     group_.leave();
   } catch (const RpcError&) {  // the server has died, so it waits for no trainer
-    if (!options_.server_keeps_itself()) throw;
+    if (!options_.server_keeps_itself() && !stopped) throw;
   }
   if (!group_.leads()) return end;
   if (stopped) {
@@ -218,13 +223,15 @@ void TrainingJob::save(const std::function<double(const LabelledImages&)>& evalu
       accuracy_ = known ? *known : evaluate(data_.test);
       report_.note_accuracy(position_.steps, static_cast<double>(position_.epoch), accuracy_);
     }
-    report_.write_curves();
-    if (checkpoints_.holds(position_.steps)) return;
-    checkpoints_.save({.step = position_.steps,
-                       .epoch = position_.epoch,
-                       .pictures = position_.step * pictures_per_step(),
-                       .state = trainer_.state()},
-                      ended ? std::optional(accuracy_) : std::nullopt, workers());
+    if (ended) report_.write_curves();
+    if (!checkpoints_.holds(position_.steps)) {
+      checkpoints_.save({.step = position_.steps,
+                         .epoch = position_.epoch,
+                         .pictures = position_.step * pictures_per_step(),
+                         .state = trainer_.state()},
+                        ended ? std::optional(accuracy_) : std::nullopt, workers());
+    }
+    if (!ended) report_.write_curves();  // the time before SIGKILL is short
   });
 }
 
@@ -245,7 +252,7 @@ void TrainingJob::take_part(bool flag) {
   position_ = then.after_round(round.flag, steps_per_epoch(), options_.epochs);
   if (then.next == Next::kAverage || then.next == Next::kLastAverage) {
     trainer_.set_own_layers(round.average);
-  } else if (!options_.server_keeps_itself()) {
+  } else if (then.next != Next::kSave && !options_.server_keeps_itself()) {
     sampler_.reset();  // the live trainers divide the next epoch
   }
 }
@@ -285,7 +292,8 @@ double TrainingJob::epochs_done() {
 // ---- the first step, and those after a loss
 
 void TrainingJob::connect() {
-  server_ = worker_.wait_for(kServerName, kPatience).id;
+  // After SIGTERM no launcher restarts the server.
+  server_ = worker_.wait_for(kServerName, stop_requested() ? kAgain : kPatience).id;
   const RRef<ParameterAverager> averager = trainer_.connect();
   if (begun_) {
     number_ = trainer_.resume();
@@ -334,14 +342,18 @@ void TrainingJob::restore() {
 
 void TrainingJob::survive(const RpcError& error) {
   const Future<WorkerInfo> server = worker_.wait_for_async(kServerName, kPatience);
-  const bool lives = server.done() && server.result().ok() && server.result()->id == server_;
+  const bool there = server.done() && server.result().ok();  // this incarnation or the next one
+  const bool lives = there && server.result()->id == server_;
   const bool again = !lives || error.code() == absl::StatusCode::kUnavailable ||
                      error.code() == absl::StatusCode::kDataLoss;
-  if (!options_.server_keeps_itself() || !worker_.standing().ok()) throw;
-  if (checkpoints_.is_over()) {
+  if (!worker_.standing().ok()) throw;
+  const bool has_stopped = position_.stop && checkpoints_.holds(position_.steps);
+  if (!has_stopped && !options_.server_keeps_itself()) throw;
+  if (has_stopped || checkpoints_.is_over()) {
     position_.next = Next::kDone;
     return;
   }
+  if (!there && stop_requested()) throw;  // nobody restarts the server
   if (!trouble_) trouble_ = clock_.now();
   if (!again || clock_.now() - *trouble_ > kPatience) throw;
   connected_ = false;

@@ -49,9 +49,12 @@ inline constexpr const char* kServerName = "ps";
 std::string worker_name(uint32_t rank);
 std::vector<std::string> trainer_names(uint32_t world_size);
 
-// The options of this process, which a launcher started. Sets JobOptions::run. From then on SIGTERM
-// only asks the job to stop. InvalidArgument: there is no trainer.
+// The options of this process, which a launcher started. Sets JobOptions::run. InvalidArgument:
+// there is no trainer.
 WorkerOptions launched_worker(JobOptions& options);
+// From when this returns, SIGTERM only asks the job to stop. Earlier it ends the process, because a
+// process that waits for the others to join cannot stop in order.
+Worker join_job(WorkerOptions options);
 // The error of a trainer, which names the trainer: all write to one terminal.
 RpcError error_of_trainer(const Worker& trainer, const RpcError& error);
 
@@ -123,7 +126,7 @@ class TrainingJob {
   // kAverage, kLastAverage: the trainers' own layers become their mean, and the trainers agree
   // whether to stop.
   void average();
-  // kEvaluate, kSave: the leading trainer saves, after kEvaluate with the accuracy; then all meet.
+  // kEvaluate, kSave: the leading trainer saves, in kEvaluate with the accuracy; then all meet.
   // An accuracy and a checkpoint that this run has saved already stay as they are.
   void save(const std::function<double(const LabelledImages& test)>& evaluate);
 
@@ -143,7 +146,8 @@ class TrainingJob {
   void connect();
   void enter();
   void restore();
-  // Rethrows an error that a restart of the server does not repair.
+  // Rethrows an error that a restart of the server does not repair. Nothing needs repair if the job
+  // has saved its last checkpoint.
   void survive(const RpcError& error);
 
   size_t workers() const { return worker_.workers().size(); }

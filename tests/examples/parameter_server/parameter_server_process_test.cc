@@ -32,6 +32,8 @@ using ::testing::Not;
 
 constexpr const char* kLastLine =
     "test accuracy [0-9.]+ after [0-9]+ epochs, [0-9]+ workers, [0-9.]+ s";
+// Less than the minute for which the job waits for a process that may come back.
+constexpr auto kNoWait = std::chrono::seconds(50);
 
 class ParameterServerJob : public weft::testing::SpawningTest {
  protected:
@@ -88,6 +90,14 @@ class ParameterServerJob : public weft::testing::SpawningTest {
   bool kill_rank(int rank) const {
     const pid_t process = process_of_rank(rank);
     return process > 0 && kill(process, SIGKILL) == 0;
+  }
+
+  // Reads to the end of the job, which is asked to stop. Returns its exit code.
+  int finish_without_waiting() {
+    const auto asked = std::chrono::steady_clock::now();
+    const int code = finish();
+    EXPECT_LT(std::chrono::steady_clock::now() - asked, kNoWait) << output_ << errors_;
+    return code;
   }
 
   // Runs a job whose processes are restarted. Each of `victims` is killed two epochs after the one
@@ -232,10 +242,10 @@ TEST_F(ParameterServerJob, ResumesAfterTheLastFinishedEpoch) {
 }
 
 // A scheduler sends SIGTERM to the launcher, which passes it on.
-TEST_F(ParameterServerJob, AStoppedRunSavesInsideAnEpochAndEndsAsIfItHadNotStopped) {
-  constexpr int kStepsPerEpoch = 125;
-  const std::vector<std::string> job = {"--limit",   "1000", "--batch",  "8",
-                                        "--dropout", "0",    "--epochs", "6"};
+TEST_F(ParameterServerJob, AStoppedRunSavesAndEndsAsIfItHadNotStopped) {
+  // 500 steps in each epoch
+  const std::vector<std::string> job = {"--limit",   "1000", "--batch",  "2",
+                                        "--dropout", "0",    "--epochs", "4"};
   const auto saved = [this](const std::string& name) {
     return CheckpointFolder(folder_ / name).load_newest();
   };
@@ -257,7 +267,6 @@ TEST_F(ParameterServerJob, AStoppedRunSavesInsideAnEpochAndEndsAsIfItHadNotStopp
   const auto inside = saved("parts");
   ASSERT_TRUE(inside.ok()) << inside.status();
   EXPECT_EQ(last_line(), absl::StrCat("stopped after step ", inside->info.step));
-  EXPECT_NE(inside->info.step % kStepsPerEpoch, 0);
 
   ASSERT_EQ(run(1, with({"--checkpoint", folder_ / "parts", "--resume"})), 0) << errors_;
   const auto parts = saved("parts");
@@ -273,22 +282,87 @@ TEST_F(ParameterServerJob, AStoppedRunSavesInsideAnEpochAndEndsAsIfItHadNotStopp
 }
 
 TEST_F(ParameterServerJob, SigtermToOneProcessStopsAll) {
-  for (const int rank : {0, 1, 2}) {
-    SCOPED_TRACE(rank);
-    output_.clear();
-    errors_.clear();
-    start(2, {"--limit", "600", "--epochs", "500"});
-    read_until("epoch 2 of");
-    const pid_t process = process_of_rank(rank);
-    ASSERT_GT(process, 0) << output_ << errors_;
-    ASSERT_EQ(kill(process, SIGTERM), 0);
-    EXPECT_EQ(finish(), kStoppedExitCode) << output_ << errors_;
-    EXPECT_THAT(output_, HasSubstr("stopped after step "));
-    // The launcher was not asked, so it reports every process that has not ended with 0.
-    const std::vector<std::string> parts =
-        absl::StrSplit(output_ + errors_, "ended with exit code 143");
-    EXPECT_EQ(parts.size(), 1 + 3u) << errors_;
+  constexpr int64_t kStepsPerEpoch = 200;
+  for (const char* every : {"", "100"}) {  // the server's own checkpoints
+    for (const int rank : {0, 1, 2}) {
+      SCOPED_TRACE(absl::StrCat("rank ", rank, " ", every));
+      output_.clear();
+      errors_.clear();
+      std::vector<std::string> job = {"--limit", "1600", "--batch", "4", "--epochs", "500"};
+      if (*every != '\0') {
+        job.emplace_back("--checkpoint-every");
+        job.emplace_back(every);
+      }
+      start(2, job);
+      read_until("epoch 1 of");
+      const pid_t process = process_of_rank(rank);
+      ASSERT_GT(process, 0) << output_ << errors_;
+      ASSERT_EQ(kill(process, SIGTERM), 0);
+      EXPECT_EQ(finish_without_waiting(), kStoppedExitCode) << output_ << errors_;
+      // The launcher was not asked, so it reports every process whose exit code is not 0.
+      const std::vector<std::string> parts =
+          absl::StrSplit(output_ + errors_, "ended with exit code 143");
+      EXPECT_EQ(parts.size(), 1 + 3u) << errors_;
+      const auto saved = CheckpointFolder(folder_ / "out/checkpoint").load_newest();
+      ASSERT_TRUE(saved.ok()) << saved.status();
+      EXPECT_THAT(output_, HasSubstr(absl::StrCat("stopped after step ", saved->info.step)));
+      // None if the job has stopped at the end of an epoch.
+      EXPECT_EQ(saved->info.metadata.at("pictures"),
+                absl::StrCat(saved->info.step % kStepsPerEpoch * 4 * 2));
+    }
   }
+}
+
+TEST_F(ParameterServerJob, AJobThatTwoTrainersStoppedGoesOnWithOne) {
+  const std::string folder = folder_ / "saved";
+  const std::vector<std::string> job = {"--limit", "1600", "--batch", "4", "--checkpoint", folder};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), job.begin(), job.end());
+    return more;
+  };
+  start(2, with({"--epochs", "500"}));
+  read_until("epoch 1 of");
+  ASSERT_EQ(kill(process_, SIGTERM), 0);
+  EXPECT_EQ(finish(), kStoppedExitCode) << output_ << errors_;
+  const auto stopped = CheckpointFolder(folder).load_newest();
+  ASSERT_TRUE(stopped.ok()) << stopped.status();
+  int64_t pictures = -1;  // of the epoch
+  ASSERT_TRUE(absl::SimpleAtoi(stopped->info.metadata.at("pictures"), &pictures));
+
+  const std::string epochs = absl::StrCat(stopped->info.epoch + 1);
+  ASSERT_EQ(run(1, with({"--epochs", epochs, "--resume"})), 0) << errors_;
+  const auto ended = CheckpointFolder(folder).load_newest();
+  ASSERT_TRUE(ended.ok()) << ended.status();
+  EXPECT_EQ(ended->info.step, stopped->info.step + (1600 - pictures) / 4);
+}
+
+TEST_F(ParameterServerJob, AfterSigtermTheServerDoesNotWaitForDeadTrainers) {
+  start(2, {"--limit", "600", "--epochs", "500", "--checkpoint-every", "100"});
+  read_until("epoch 1 of");
+  const pid_t server = process_of_rank(0);
+  ASSERT_GT(server, 0) << output_ << errors_;
+  ASSERT_TRUE(kill_rank(1) && kill_rank(2)) << output_ << errors_;
+  ASSERT_EQ(kill(server, SIGTERM), 0);
+  EXPECT_EQ(finish_without_waiting(), 128 + SIGKILL);  // the launcher's report of a killed rank
+  EXPECT_THAT(errors_, Not(HasSubstr("rank 0 (pid"))) << "the server's exit code is 0";
+}
+
+// The server is halted before the trainers are asked, so they cannot save.
+TEST_F(ParameterServerJob, AfterSigtermTrainersDoNotWaitForADeadServer) {
+  start(2, {"--limit", "600", "--epochs", "500", "--checkpoint-every", "100"});
+  read_until("epoch 1 of");
+  std::vector<pid_t> processes;
+  for (const int rank : {0, 1, 2}) {
+    processes.push_back(process_of_rank(rank));
+    ASSERT_GT(processes.back(), 0) << output_ << errors_;
+  }
+  ASSERT_EQ(kill(processes[0], SIGSTOP), 0);
+  ASSERT_EQ(kill(processes[1], SIGTERM), 0);
+  ASSERT_EQ(kill(processes[2], SIGTERM), 0);
+  ASSERT_EQ(kill(processes[0], SIGKILL), 0);
+  EXPECT_NE(finish_without_waiting(), 0);
+  EXPECT_THAT(errors_, HasSubstr("trainer1: "));
+  EXPECT_THAT(errors_, HasSubstr("trainer2: "));
 }
 
 TEST_F(ParameterServerJob, AKilledTrainerIsNamedAndTheOthersFinish) {

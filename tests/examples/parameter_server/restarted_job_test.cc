@@ -56,6 +56,7 @@ class RestartedJobTest : public ::testing::Test {
     options_.dropout = 0;
     options_.checkpoint_every = checkpoint_every;
     at_ = {};
+    end_ = {};
     group_.reset();
     world_.emplace(trainers, options_);
   }
@@ -304,6 +305,26 @@ TEST_F(RestartedJobTest, AJobThatIsAskedAtTheEndOfAnEpochEvaluatesItAndStops) {
   EXPECT_EQ(saved().info.epoch, 1);
   EXPECT_TRUE(JobCheckpoints(options_).accuracy(kLength).has_value());
   world_->shutdown();
+}
+
+// Trainer 1 has saved and waits in the last round when the server dies. Nobody restarts it.
+TEST_F(RestartedJobTest, TheServersDeathAfterTheSaveDoesNotUndoTheStop) {
+  for (const int64_t checkpoint_every : {0, 8}) {
+    SCOPED_TRACE(checkpoint_every);
+    asks_ = true;
+    set_up(2, absl::StrCat("every", checkpoint_every), checkpoint_every);
+    join_group();
+    std::thread job = start_job(false);
+    come_to_rounds_until([](const Position& at) { return at.next == Next::kSave; });
+    EXPECT_TRUE(testing::eventually(
+        [&] { return JobCheckpoints(options_).holds(Position::kAverageEvery); }));
+    world_->kill(0);
+    job.join();
+    EXPECT_EQ(end_.exit_code, kStoppedExitCode);
+    EXPECT_EQ(end_.last_line.value_or("nothing"), "stopped after step 20");
+    EXPECT_EQ(saved().info.step, Position::kAverageEvery);
+    world_->shutdown();
+  }
 }
 
 TEST_F(RestartedJobTest, AJobIsOverWhenItsLastEpochIsSaved) {

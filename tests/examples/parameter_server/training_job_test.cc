@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "weft/examples/support/fashion_mnist.h"
 #include "weft/tests/examples/bands.h"
@@ -149,6 +150,41 @@ TEST_F(TrainingJobTest, EvaluationAndCheckpointUseTheAverage) {
   EXPECT_THAT(last_lines_[1].value_or("nothing"),
               StartsWith(absl::StrFormat("test accuracy %.4f after 1 epochs, 4 workers, ",
                                          testing::accuracy_of(*saved, test_))));
+}
+
+// Trainer 2 runs the job as it is. Trainer 1 is the test: it leads, asks the job to stop, and dies
+// before it saves.
+TEST_F(TrainingJobTest, TheNextTrainerSavesThePicturesOfBothIfTheLeadingOneDiesAtTheSave) {
+  constexpr int64_t kSteps = 40;  // of an epoch
+  testing::write_data_part(folder_, "train", bands(kSteps * kBatch * 2));
+  JobWorld world(2, options_);
+  TrainingJob::End end;
+  std::thread other([&, &worker = world[2]] {
+    take_part(worker, [&] { end = train<Trainer>(worker, options_, /*restarted=*/false); });
+  });
+  take_part(world[1], [&] {
+    AveragingGroup group({.names = trainer_names(1 + 2), .self = world[1].name()});
+    group.connect(rpc_sync(world[1].to(kServerName), kFindAverager), 0);
+    for (Position at; at.next != Next::kSave;) {
+      if (at.next == Next::kStep) {
+        at = at.after_step(kSteps);
+        continue;
+      }
+      const AveragingGroup::Round ended = group.average(
+          at.round + 1,
+          {.position = at.numbers(), .values = some_layers(options_.seed, 1), .flag = true});
+      at = at.after_round(ended.flag, kSteps, options_.epochs);
+    }
+  });
+  world.kill(1);
+  other.join();
+  EXPECT_EQ(end.exit_code, kStoppedExitCode);
+  EXPECT_EQ(end.last_line.value_or("nothing"), absl::StrCat("stopped after step ", kAverageEvery));
+  const absl::StatusOr<Checkpoint> saved =
+      CheckpointFolder(options_.checkpoint_folder()).load_newest();
+  ASSERT_TRUE(saved.ok()) << saved.status();
+  EXPECT_EQ(saved->info.metadata.at("pictures"), absl::StrCat(kAverageEvery * kBatch * 2));
+  world.shutdown();
 }
 
 }  // namespace
