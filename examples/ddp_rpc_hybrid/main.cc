@@ -10,8 +10,9 @@
 //   test RMSE 0.351 (noise alone 0.300, means of users and items 1.055): 2 trainers, 1 server,
 //   replicas equal
 //
-// The master fails if the RMSE is not most of the way from the means to the noise. README.md says
-// which file shows what.
+// The master fails if the RMSE is not most of the way from the means to the noise. After SIGTERM to
+// a trainer, all stop after the same step. README.md says which file shows what.
+#include <atomic>
 #include <iostream>
 #include <memory>
 #include <stdexcept>
@@ -31,45 +32,12 @@
 #include "weft/dist_optim/distributed_optimizer.h"
 #include "weft/dist_optim/hosted_module.h"
 #include "weft/examples/ddp_rpc_hybrid/ratings.h"
+#include "weft/examples/ddp_rpc_hybrid/recommender.h"
 #include "weft/weft.h"
 
 namespace weft::examples {
 
-constexpr int64_t kWidth = 8, kHidden = 32;  // of an embedding, of the dense part
 constexpr size_t kBatch = 100;
-
-// An embedding table on a parameter server. A backward pass that looked up 100 rows has a gradient
-// of 100 rows, and the optimizer changes only these rows.
-class Table : public torch::nn::Module {
- public:
-  Table(int64_t rows, uint64_t seed) {
-    rows_ = register_module(
-        "rows", torch::nn::Embedding(torch::nn::EmbeddingOptions(rows, kWidth).sparse(true)));
-    const torch::NoGradGuard no_grad;
-    rows_->weight.normal_(0, 0.1, at::detail::createCPUGenerator(seed));
-  }
-  at::Tensor forward(const at::Tensor& indices) { return rows_(indices); }
-
- private:
-  torch::nn::Embedding rows_ = nullptr;
-};
-WEFT_REGISTER_MODULE(Table, int64_t, uint64_t);
-
-// The dense part, on every trainer. All replicas start with the weights of rank 0.
-class Dense : public torch::nn::Module {
- public:
-  Dense() {
-    hidden_ = register_module("hidden", torch::nn::Linear(3 * kWidth, kHidden));
-    output_ = register_module("output", torch::nn::Linear(kHidden, 1));
-  }
-  at::Tensor forward(const at::Tensor& users, const at::Tensor& items) {
-    const at::Tensor pairs = torch::cat({users, items, users * items}, 1);
-    return output_(torch::relu(hidden_(pairs))).squeeze(1);
-  }
-
- private:
-  torch::nn::Linear hidden_ = nullptr, output_ = nullptr;
-};
 
 // The master's order to a trainer. References to the tables travel like any other value.
 struct Job {
@@ -83,10 +51,19 @@ struct Job {
 
 // The trainer's answer.
 struct Outcome {
-  at::Tensor predicted;  // ratings of the test set
+  at::Tensor predicted;  // ratings of the test set; undefined if the trainers have stopped
   at::Tensor weights;    // all weights of the replica
-  friend auto weft_fields(Outcome& outcome) { return std::tie(outcome.predicted, outcome.weights); }
+  int64_t steps = 0;     // that each trainer has made
+  bool stopped = false;  // a trainer was asked to stop before the last step
+  friend auto weft_fields(Outcome& outcome) {
+    return std::tie(outcome.predicted, outcome.weights, outcome.steps, outcome.stopped);
+  }
 };
+
+// Set in every process of a job that has stopped before its last step.
+std::atomic<bool> job_has_stopped{false};
+void note_stop() { job_has_stopped = true; }
+WEFT_REGISTER_FUNCTION(note_stop);
 
 // The gradients of this process's worker: here DistributedDataParallel takes part in the backward
 // pass.
@@ -99,6 +76,13 @@ at::Tensor predict(const Job& job, DistributedDataParallel<Dense>& dense, const 
   const Future<at::Tensor> users = job.users.forward_async(ratings.users);
   const Future<at::Tensor> items = job.items.forward_async(ratings.items);
   return dense(users.wait(), items.wait());
+}
+
+// Whether a trainer was asked to stop. All must leave after the same step.
+bool agree_to_stop(ProcessGroup& group) {
+  const at::Tensor asked = at::scalar_tensor(stop_requested() ? 1 : 0, at::kInt);
+  group.all_reduce(asked, ProcessGroup::Op::MAX);
+  return asked.item<int>() != 0;
 }
 
 Outcome train(const Job& job) {
@@ -121,7 +105,12 @@ Outcome train(const Job& job) {
 
   DistributedSampler sampler(static_cast<size_t>(ratings.train.size()),
                              {.num_replicas = job.trainers, .rank = job.rank, .seed = job.seed});
-  for (int64_t epoch = 0; epoch < job.epochs; ++epoch) {
+  const int64_t all_steps = job.epochs * static_cast<int64_t>(sampler.batches(kBatch));
+  Outcome outcome;
+  for (int64_t epoch = 0; epoch < job.epochs && !outcome.stopped; ++epoch) {
+    if (epoch > 0 && job.rank == 0) {
+      std::cout << absl::StrCat("epoch ", epoch, " of ", job.epochs, "\n") << std::flush;
+    }
     sampler.set_epoch(static_cast<uint64_t>(epoch));
     while (const auto indices = sampler.next(kBatch)) {
       const std::vector<int64_t> chosen(indices->begin(), indices->end());
@@ -130,18 +119,23 @@ Outcome train(const Job& job) {
       const at::Tensor loss = torch::mse_loss(predict(job, dense, batch), batch.stars);
       context.backward({loss});  // through the replica, over the group, then to the tables
       optimizer.step(context);
+      ++outcome.steps;
+      outcome.stopped = agree_to_stop(*group) && outcome.steps < all_steps;
+      if (outcome.stopped) break;
     }
   }
   group->barrier();  // after this no trainer changes the tables
   const torch::NoGradGuard no_grad;
   std::vector<at::Tensor> weights;
   for (const at::Tensor& one : dense.parameters()) weights.push_back(one.flatten());
-  return {predict(job, dense, ratings.test), torch::cat(weights)};
+  outcome.weights = torch::cat(weights);
+  if (!outcome.stopped) outcome.predicted = predict(job, dense, ratings.test);
+  return outcome;
 }
 WEFT_REGISTER_FUNCTION(train);
 
-// Returns true if the trainers have learned most of what the data holds.
-bool drive(Job job, int64_t last_server) {
+// Tells all processes of a stop. False: the trainers have not learned most of what the data holds.
+bool drive(const Worker& worker, Job job, int64_t last_server) {
   job.users = HostedModule<Table>("ps0", kUsers, job.seed + 1);
   job.items = HostedModule<Table>(absl::StrCat("ps", last_server), kItems, job.seed + 2);
   const int servers = job.users.owner() == job.items.owner() ? 1 : 2;  // servers that have a table
@@ -154,6 +148,11 @@ bool drive(Job job, int64_t last_server) {
   const Outcome first = running.front().wait();
   bool equal = true;
   for (const Future<Outcome>& one : running) equal &= first.weights.equal(one.wait().weights);
+  if (first.stopped) {
+    std::cout << "stopped after step " << first.steps << std::endl;
+    for (const WorkerInfo& info : worker.workers()) rpc_sync(info.id, note_stop);
+    return true;
+  }
   const Score reached = score(first.predicted, ratings);
   const auto count = [](int64_t n, const char* what) {
     return absl::StrCat(n, " ", what, n == 1 ? "" : "s");
@@ -189,10 +188,11 @@ int run(int argc, char** argv) {
   torch::manual_seed(job.seed);
 
   Worker worker = Worker::join(std::move(options));
-  const bool learned = !is_master || drive(std::move(job), servers - 1);
+  expect_stop_requests();  // the trainers look; the others serve on
+  const bool learned = !is_master || drive(worker, std::move(job), servers - 1);
   worker.shutdown();  // serves until all ranks have called it
   if (!learned) throw std::runtime_error("the trainers have not learned what there is to learn");
-  return 0;
+  return job_has_stopped ? kStoppedExitCode : 0;
 }
 
 }  // namespace weft::examples

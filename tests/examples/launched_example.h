@@ -8,10 +8,12 @@
 #include <functional>
 #include <signal.h>
 #include <string>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "weft/tests/support/launched.h"
 
 namespace weft::testing {
@@ -46,16 +48,21 @@ class LaunchedExample {
 
   // Runs the ranks. The launcher gets SIGTERM as soon as a line holds `cue`, and passes it on.
   Outcome run_and_stop(int ranks, const std::string& options, const std::string& cue) const {
-    const std::string said = "launcher is ";
-    pid_t launcher = -1;
-    return run_greeting("echo launcher is $PPID", absl::StrCat("-n ", ranks), options,
-                        [&](const std::string& line) {
-                          if (const size_t at = line.find(said); at != std::string::npos) {
-                            (void)absl::SimpleAtoi(line.substr(at + said.size()), &launcher);
-                          }
-                          // kill(-1) would end every process of the user.
-                          if (launcher > 0 && absl::StrContains(line, cue)) kill(launcher, SIGTERM);
-                        });
+    return run_and_ask("echo launcher is $PPID", "launcher is ", absl::StrCat("-n ", ranks),
+                       options, cue);
+  }
+  // Only one rank gets SIGTERM, just after a call of `on_stop`. The launcher reports every process
+  // whose exit code is not 0.
+  Outcome run_and_stop_rank(int rank, int ranks, const std::string& options, const std::string& cue,
+                            const std::function<void()>& on_stop = {}) const {
+    return run_and_ask("echo pid of $RANK is $$", absl::StrCat("pid of ", rank, " is "),
+                       absl::StrCat("--on-failure continue -n ", ranks), options, cue, on_stop);
+  }
+  // How many processes the launcher has reported with this exit code.
+  static size_t count_exits(const Outcome& outcome, int code) {
+    const std::vector<std::string> parts =
+        absl::StrSplit(outcome.output, absl::StrCat("ended with exit code ", code));
+    return parts.size() - 1;
   }
 
   static const char* torchrun() { return WEFT_SOURCE_DIR "/.deps/oracles/bin/torchrun"; }
@@ -67,6 +74,23 @@ class LaunchedExample {
   }
 
  private:
+  // Sends SIGTERM to the process whose number follows `said` in the greeting.
+  Outcome run_and_ask(const std::string& greeting, const std::string& said,
+                      const std::string& launch, const std::string& options, const std::string& cue,
+                      const std::function<void()>& on_stop = {}) const {
+    pid_t process = -1;
+    return run_greeting(greeting, launch, options, [&](const std::string& line) {
+      if (const size_t at = line.find(said); at != std::string::npos) {
+        (void)absl::SimpleAtoi(line.substr(at + said.size()), &process);
+      }
+      // kill(-1) would end every process of the user.
+      if (process <= 0 || !absl::StrContains(line, cue)) return;
+      if (on_stop) on_stop();
+      kill(process, SIGTERM);
+      process = -1;
+    });
+  }
+
   const std::string program_;
 };
 

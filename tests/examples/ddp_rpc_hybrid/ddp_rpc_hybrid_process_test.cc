@@ -1,5 +1,6 @@
 // Runs the recommender whose embeddings are remote and whose dense part is replicated: launcher,
 // trainers, master and parameter servers as processes.
+#include <signal.h>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -12,6 +13,7 @@ namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using weft::testing::kNoTorchrun;
 using weft::testing::LaunchedExample;
 using weft::testing::Outcome;
@@ -37,6 +39,24 @@ TEST(DdpRpcHybrid, OneEpochIsTooLittleAndSaysSo) {
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.output, HasSubstr("1 trainer, 1 server, replicas equal"));
   EXPECT_THAT(outcome.output, HasSubstr("have not learned"));
+}
+
+TEST(DdpRpcHybrid, SigtermStopsItAfterAStep) {
+  const Outcome outcome = kJob.run_and_stop(4, "--epochs 100000", "epoch 1 of");
+  EXPECT_EQ(outcome.code, 128 + SIGTERM) << outcome.output;
+  EXPECT_THAT(outcome.output, ContainsRegex("stopped after step [1-9]"));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("RMSE")));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("weft_launch:"))) << "nothing failed";
+}
+
+TEST(DdpRpcHybrid, SigtermToOneTrainerStopsAll) {
+  for (const int trainer : {0, 1}) {
+    SCOPED_TRACE(trainer);
+    const Outcome outcome = kJob.run_and_stop_rank(trainer, 4, "--epochs 100000", "epoch 1 of");
+    EXPECT_EQ(outcome.code, 128 + SIGTERM) << outcome.output;
+    EXPECT_THAT(outcome.output, ContainsRegex("stopped after step [1-9]"));
+    EXPECT_EQ(kJob.count_exits(outcome, 128 + SIGTERM), 4u) << outcome.output;
+  }
 }
 
 TEST(DdpRpcHybrid, TooFewRanksAreRefusedWithTheCommandThatWorks) {
