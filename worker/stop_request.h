@@ -2,14 +2,16 @@
 // send it some seconds before they kill (weft_launch --grace, srun --signal, the grace period of a
 // pod).
 //
-//   weft::expect_stop_requests();  // first in main: until then SIGTERM ends the process
+//   weft::Worker worker = weft::Worker::join(...);
+//   weft::expect_stop_requests();  // until then SIGTERM ends the process
 //   while (step < steps && !weft::stop_requested()) train(step++);
 //   save();
 //   worker.shutdown();
 //   return step < steps ? weft::kStoppedExitCode : 0;
 //
 // The ranks of a data-parallel program must stop after the same step. They agree on it with an
-// all_reduce of the flag, as examples/ddp_mnist does.
+// all_reduce of the flag, as examples/ddp_mnist does. A process that waits for the others to join
+// cannot stop in order, so expect_stop_requests() comes after that.
 //
 // Thread safety: all functions may be called from any thread.
 #pragma once

@@ -56,8 +56,9 @@ class Comparison {
     }
   }
 
-  // Trains a new model in this mode and prints its line.
-  void train(const std::string& name, ServerMode mode) {
+  // Trains a new model in this mode and prints its line. False: the server was asked to stop before
+  // the last step.
+  bool train(const std::string& name, ServerMode mode) {
     for (const std::string& trainer : names_of_trainers()) {  // waits until its data is read
       try {
         trainers_.at(trainer).rpc_sync(&DataParallelTrainer::pictures);
@@ -86,14 +87,14 @@ class Comparison {
         drop(trainer, count.status());
       }
     }
-    if (stop_requested()) {
-      std::cout << name << ": stopped after " << local.counts().steps << " steps" << std::endl;
-      return;
+    const UpdateServer::Counts counts = local.counts();
+    if (counts.stopped) {
+      std::cout << name << ": stopped after " << counts.steps << " steps" << std::endl;
+      return false;
     }
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begun;
     PictureNet net(job_.seed);
     net.use(local.fetch_model());
-    const UpdateServer::Counts counts = local.counts();
     const double rate = static_cast<double>(learned) / seconds.count();
     std::cout << absl::StreamFormat(
                      "%-8s test accuracy %.4f, %s pictures/s, %s steps of %.1f updates\n", name,
@@ -102,6 +103,7 @@ class Comparison {
                      with_commas(static_cast<int64_t>(counts.steps)),
                      static_cast<double>(counts.updates) / static_cast<double>(counts.steps))
               << std::flush;
+    return true;
   }
 
  private:
@@ -148,7 +150,6 @@ int run(int argc, char** argv) {
   app.add_option("--seed", job.seed)->capture_default_str();
   if (const auto end = parse_command_line(app, argc, argv)) return end->print();
 
-  expect_stop_requests();
   WorkerOptions options = WorkerOptions::from_env();
   const uint32_t rank = options.place.rank;
   job.trainers = static_cast<int64_t>(options.place.world_size) - 1;
@@ -159,14 +160,16 @@ int run(int argc, char** argv) {
   }
   options.name = rank == 0 ? "server" : absl::StrCat("trainer", rank);
   Worker worker = Worker::join(std::move(options));
+  expect_stop_requests();  // a trainer serves on, because the server alone decides
+  bool complete = true;
   if (rank == 0) {
     Comparison comparison(job);
     for (const auto& [name, mode] : modes) {
-      if (!stop_requested() && (only.empty() || only == name)) comparison.train(name, mode);
+      if (complete && (only.empty() || only == name)) complete = comparison.train(name, mode);
     }
   }
   worker.shutdown();  // serves until all ranks have called it
-  return stop_requested() ? kStoppedExitCode : 0;
+  return complete ? 0 : kStoppedExitCode;
 }
 
 }  // namespace weft::examples

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iostream>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -20,7 +21,6 @@
 #include "weft/examples/support/fashion_mnist.h"
 #include "weft/examples/support/must.h"
 #include "weft/rref/rref.h"
-#include "weft/worker/stop_request.h"
 
 namespace weft::examples {
 
@@ -51,8 +51,8 @@ class DataParallelTrainer {
   }
 
   int64_t pictures() const { return pictures_.size(); }
-  // Returns the number of pictures that it has trained on. After SIGTERM it returns after its step,
-  // and the server waits for the other trainers alone.
+  // Returns the number of pictures that it has trained on. If the server stops the job, it returns
+  // after its step. The first trainer prints a line for each epoch if there are several.
   int64_t train(const RRef<UpdateServer>& server) {
     DistributedSampler sampler(static_cast<size_t>(pictures_.size()), shard_);
     PictureNet net(job_.seed);
@@ -61,12 +61,17 @@ class DataParallelTrainer {
     for (int64_t epoch = 0; epoch < job_.epochs; ++epoch) {
       sampler.set_epoch(static_cast<uint64_t>(epoch));
       while (const auto indices = sampler.next(static_cast<size_t>(job_.batch))) {
-        if (stop_requested()) return learned;
         const Batch batch = make_batch(pictures_, *indices);
         const at::Tensor loss = torch::nll_loss(net.forward(batch.images), batch.labels);
-        net.use(server.rpc_sync(&UpdateServer::update_and_fetch_model,
-                                torch::autograd::grad({loss}, net.parameters()), shard_.rank));
+        const UpdateServer::Tensors model =
+            server.rpc_sync(&UpdateServer::update_and_fetch_model,
+                            torch::autograd::grad({loss}, net.parameters()), shard_.rank);
+        if (model.empty()) return learned;  // the job stops
+        net.use(model);
         learned += batch.labels.size(0);
+      }
+      if (shard_.rank == 0 && job_.epochs > 1) {
+        std::cout << absl::StrCat("epoch ", epoch + 1, " of ", job_.epochs, "\n") << std::flush;
       }
     }
     return learned;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "weft/base/rpc_error.h"
+#include "weft/worker/stop_request.h"
 
 namespace weft::examples {
 namespace {
@@ -58,6 +59,11 @@ UpdateServer::Tensors UpdateServer::fetch_model() const {
 Future<UpdateServer::Tensors> UpdateServer::update_and_fetch_model(Tensors gradients,
                                                                    int64_t trainer) {
   check(gradients);  // before other trainers wait for it
+  if (stop_requested()) {
+    MutexLock lock(mutex_);
+    counts_.stopped = true;
+    return Future<Tensors>::ready(Tensors());
+  }
   if (mode_ == ServerMode::kBatched) return together_(std::move(gradients), trainer);
   return Future<Tensors>::ready(step(gradients, 1));
 }

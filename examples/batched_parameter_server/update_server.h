@@ -11,6 +11,9 @@
 // gradients (the tutorial: their mean). So it moves as far as its updates one by one would (Goyal
 // et al., "Accurate, Large Minibatch SGD", 2017, section 2.1).
 //
+// After SIGTERM (worker/stop_request.h) the server makes no further step. It answers an update with
+// no model, and the trainer then returns.
+//
 // Thread safety: all methods may be called from any thread.
 // Errors: InvalidArgument, only for the caller whose update is wrong. The number of gradients is
 // wrong, or one has not the shape, type or layout of its parameter, or it holds NaN or a number
@@ -56,8 +59,9 @@ class UpdateServer {
 
   // Returns the current model. In mode hogwild other threads may write it while it is copied.
   Tensors fetch_model() const ABSL_LOCKS_EXCLUDED(mutex_);
-  // Applies the gradients and returns the new model. In mode batched the update waits for all
-  // trainers. Sums are taken in the order of the trainers' numbers, so they are the same each time.
+  // Applies the gradients and returns the new model, or no tensors if the process was asked to
+  // stop. In mode batched the update waits for all trainers. Sums are taken in the order of the
+  // trainers' numbers, so they are the same each time.
   Future<Tensors> update_and_fetch_model(Tensors gradients, int64_t trainer)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -65,6 +69,7 @@ class UpdateServer {
   void one_trainer_less() ABSL_LOCKS_EXCLUDED(trainers_mutex_);
   struct Counts {
     uint64_t steps = 0, updates = 0;
+    bool stopped = false;  // an update was not taken, because the process was asked to stop
   };
   Counts counts() const ABSL_LOCKS_EXCLUDED(mutex_);
 

@@ -69,7 +69,8 @@ double accuracy(Pipeline& pipeline, const LabelledImages& test, int64_t tested, 
   return static_cast<double>(correct) / static_cast<double>(tested);
 }
 
-void learn_clothes(const Options& options) {
+// False: the master was asked to stop before the last step.
+bool learn_clothes(const Options& options) {
   const SpeedOptions& job = options.job;
   const FashionMnist data = must(load_fashion_mnist(options.data));
   if (job.classes < kFashionMnistClasses || options.batch > data.train.size()) {
@@ -110,7 +111,7 @@ void learn_clothes(const Options& options) {
   for (int64_t i = 1; i <= job.steps; ++i) {
     if (stop_requested()) {
       std::cout << absl::StreamFormat("stopped after step %d\n", i - 1) << std::flush;
-      return;
+      return false;
     }
     const Batch batch = next();
     const dist_autograd::Context context;
@@ -125,6 +126,7 @@ void learn_clothes(const Options& options) {
                                   accuracy(pipeline, data.test, tested, options.size), tested,
                                   job.steps, options.batch)
             << std::flush;
+  return true;
 }
 
 int run(int argc, char** argv) {
@@ -163,7 +165,6 @@ int run(int argc, char** argv) {
   if (learns && steps->empty()) job.steps = 100;
   if (learns && rate->empty()) job.learning_rate = 1e-3;
 
-  expect_stop_requests();
   WorkerOptions worker_options = WorkerOptions::from_env();
   const uint32_t size = worker_options.place.world_size;
   const bool leads = worker_options.place.rank == 0;
@@ -178,15 +179,17 @@ int run(int argc, char** argv) {
   worker_options.default_timeout = std::chrono::minutes(10);  // a step may take so long
   torch::manual_seed(job.seed);
   Worker worker = Worker::join(std::move(worker_options));
+  expect_stop_requests();  // the workers of the stages serve on
   at::set_num_threads(1);  // whatever OMP_NUM_THREADS says
+  bool complete = true;
   if (leads && learns) {
-    learn_clothes(options);
+    complete = learn_clothes(options);
   } else if (leads) {
-    measure_speed(job, torch::randn({options.batch, 3, options.size, options.size}),
-                  torch::randint(job.classes, {options.batch}));
+    complete = measure_speed(job, torch::randn({options.batch, 3, options.size, options.size}),
+                             torch::randint(job.classes, {options.batch}));
   }
   worker.shutdown();
-  return stop_requested() ? kStoppedExitCode : 0;
+  return complete ? 0 : kStoppedExitCode;
 }
 
 }  // namespace weft::examples

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <iostream>
+#include <optional>
+#include <utility>
 
 #include <torch/torch.h>
 
@@ -41,9 +43,10 @@ struct Speed {
   TimeLine executed;  // of the last step
 };
 
-// Incomplete if the process was asked to stop.
-Speed speed_of(const SpeedOptions& options, int micro_batches, const at::Tensor& images,
-               const at::Tensor& labels) {
+// Nullopt: the process was asked to stop before the last step.
+std::optional<Speed> speed_of(const SpeedOptions& options, int micro_batches,
+                              const at::Tensor& images, const at::Tensor& labels) {
+  if (stop_requested()) return std::nullopt;
   Speed speed;
   speed.plan = plan_layers<ResNet50Part>({.workers = options.workers,
                                           .layers = kResNet50Layers,
@@ -65,11 +68,11 @@ Speed speed_of(const SpeedOptions& options, int micro_batches, const at::Tensor&
   for (int i = 0; i < kWarmUps && !stop_requested(); ++i) step();
   for (int i = 0; i < kUnsplitWarmUps && !stop_requested(); ++i) unsplit_step();
   std::vector<double> times, unsplit_times;
-  for (int64_t i = 0; i < options.steps && !stop_requested(); ++i) {
+  for (int64_t i = 0; i < options.steps; ++i) {
+    if (stop_requested()) return std::nullopt;
     times.push_back(seconds_of(step));
     unsplit_times.push_back(seconds_of(unsplit_step));
   }
-  if (stop_requested()) return speed;
   speed.seconds = median(times);
   speed.unsplit = median(unsplit_times);
   return speed;
@@ -77,7 +80,7 @@ Speed speed_of(const SpeedOptions& options, int micro_batches, const at::Tensor&
 
 }  // namespace
 
-void measure_speed(const SpeedOptions& options, const at::Tensor& images,
+bool measure_speed(const SpeedOptions& options, const at::Tensor& images,
                    const at::Tensor& labels) {
   std::cout << absl::StreamFormat(
                    "a batch of %d, %d x %d; seconds of a step, medians of %d\n"
@@ -87,8 +90,12 @@ void measure_speed(const SpeedOptions& options, const at::Tensor& images,
             << std::flush;
   std::vector<Speed> speeds;
   for (const int micro_batches : options.micro_batches) {
-    const Speed& speed = speeds.emplace_back(speed_of(options, micro_batches, images, labels));
-    if (stop_requested()) return;
+    std::optional<Speed> measured = speed_of(options, micro_batches, images, labels);
+    if (!measured) {
+      std::cout << "stopped" << std::endl;
+      return false;
+    }
+    const Speed& speed = speeds.emplace_back(*std::move(measured));
     const std::vector<int64_t>& cuts = speed.plan.cuts;
     std::cout << absl::StreamFormat(
                      "%13d  %-19s  %-9s %9.2f %9.2f %8.2f %9.2f\n", micro_batches, speed.plan.name,
@@ -103,6 +110,7 @@ void measure_speed(const SpeedOptions& options, const at::Tensor& images,
                    "best: %d micro-batches, %.2f s a step, %.2f times as fast as unsplit\n",
                    best.plan.schedule.micro_batches(), best.seconds, best.unsplit / best.seconds)
             << draw_time_line(best.executed) << std::flush;
+  return true;
 }
 
 }  // namespace weft::examples

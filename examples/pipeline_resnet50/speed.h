@@ -25,7 +25,8 @@ struct SpeedOptions {
 };
 
 // Prints a line for each number of micro-batches. At the end it prints the best one, and when its
-// workers did what. After SIGTERM (worker/stop_request.h) it returns when the step under way ends.
-void measure_speed(const SpeedOptions& options, const at::Tensor& images, const at::Tensor& labels);
+// workers did what. After SIGTERM (worker/stop_request.h) it returns when the planning or the step
+// under way has ended. It returns false if this was not the last step.
+bool measure_speed(const SpeedOptions& options, const at::Tensor& images, const at::Tensor& labels);
 
 }  // namespace weft::examples

@@ -57,7 +57,6 @@ int run(int argc, char** argv) {
       ->excludes(calls);
   if (const auto end = parse_command_line(app, argc, argv)) return end->print();
 
-  expect_stop_requests();
   WorkerOptions worker_options = WorkerOptions::from_env();
   const LaunchEnvironment& place = worker_options.place;
   const bool leads = place.rank == 0;
@@ -68,14 +67,16 @@ int run(int argc, char** argv) {
     options.agent.lockstep = place.world_size - 1;
   }
   Worker worker = Worker::join(std::move(worker_options));
+  bool complete = true;
   if (leads) {
-    Training(worker, options).run();
+    expect_stop_requests();  // SIGTERM ends an observer, and the agent misses it
+    complete = Training(worker, options).run();
   } else {  // the agent calls this worker
     worker.wait_for("agent", kPatience);
     worker.wait_until_gone("agent", std::chrono::seconds(options.seconds) + 2 * kPatience);
   }
   worker.shutdown();
-  return stop_requested() ? kStoppedExitCode : 0;
+  return complete ? 0 : kStoppedExitCode;
 }
 
 }  // namespace weft::examples

@@ -18,7 +18,7 @@ namespace weft::examples {
 namespace {
 
 constexpr int kMostFailures = 3;  // of an observer's runs, before it is given up
-constexpr Nanoseconds kLook = std::chrono::seconds(1);  // how often it looks whether it is enough
+constexpr Nanoseconds kLook = std::chrono::seconds(1);  // how often it looks whether it must end
 
 // Writes a whole line at once, because another thread reports updates.
 void say(std::string line) { std::cout << (line += "\n") << std::flush; }
@@ -33,10 +33,10 @@ Training::Training(Worker& worker, const TrainingOptions& options)
           std::make_unique<Agent>(options.agent, [](const auto& now) { say(now.to_string()); }))),
       local_(agent_.local_value()) {}
 
-void Training::run() {
+bool Training::run() {
   TimePoint deadline = std::chrono::steady_clock::now() + std::chrono::seconds(options_.seconds);
   bool ending = false;
-  while (!enough() || running_ > 0) {
+  while (!stop_requested() && (!enough() || running_ > 0)) {
     if (enough() && !std::exchange(ending, true)) {
       deadline = std::min(deadline, std::chrono::steady_clock::now() +
                                         std::chrono::seconds(options_.grace_seconds));
@@ -58,10 +58,11 @@ void Training::run() {
     if (member.run.valid()) member.run.cancel();
   }
   say_result();
+  return enough();
 }
 
 bool Training::enough() const {
-  return stop_requested() || local_.progress().solved() ||
+  return local_.progress().solved() ||
          (options_.updates > 0 && local_.progress().now().updates >= options_.updates);
 }
 
@@ -96,7 +97,7 @@ void Training::miss(const WorkerInfo& info, const absl::Status& why) {
   say(absl::StrCat(info.name, " is missed: ", why.ok() ? "it has left" : why.message()));
   local_.forget(info.id);
   members_.erase(info.id);
-  if (options_.deterministic) {
+  if (options_.deterministic && !stop_requested()) {
     throw std::runtime_error(absl::StrCat("the lockstep has lost ", info.name));
   }
 }

@@ -31,9 +31,10 @@ class Training {
  public:
   Training(Worker& worker, const TrainingOptions& options);
 
-  // Returns when enough was learned, or the process was asked to stop, and all runs are back. Runs
-  // that are not back when the grace or the whole time is over are cancelled.
-  void run();
+  // Returns when enough was learned and all runs are back. Runs that are not back when the grace or
+  // the whole time is over are cancelled. After SIGTERM (worker/stop_request.h) it cancels all runs
+  // within a second, and returns false if not enough was learned.
+  bool run();
 
  private:
   struct Member {

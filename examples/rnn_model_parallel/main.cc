@@ -85,7 +85,7 @@ double perplexity(RnnModel& model, const Columns& text, int64_t steps) {
   return std::exp(sum / static_cast<double>(text.length()));
 }
 
-void train(const Options& options) {
+bool train(const Options& options) {  // false: it was asked to stop before the last step
   const BibleText text = must(load_bible_text(options.text, options.verses));
   const auto commas = [](size_t number) { return with_commas(static_cast<int64_t>(number)); };
   const std::string baselines = absl::StrFormat(
@@ -128,7 +128,7 @@ void train(const Options& options) {
   for (int64_t step = 0; step < all_steps; ++step) {
     if (stop_requested()) {
       std::cout << "stopped after step " << step << std::endl;
-      return;
+      return false;
     }
     const int64_t place = step % steps_of_epoch * options.bptt;
     if (place == 0) state.reset();
@@ -146,6 +146,7 @@ void train(const Options& options) {
                                   perplexity(model, held_out, 50), options.epochs,
                                   options.epochs == 1 ? "" : "s", learning, baselines)
             << std::endl;
+  return true;
 }
 
 int run(int argc, char** argv) {
@@ -177,7 +178,6 @@ int run(int argc, char** argv) {
   app.add_option("--seed", options.seed)->capture_default_str();
   if (const auto end = parse_command_line(app, argc, argv)) return end->print();
 
-  expect_stop_requests();
   WorkerOptions worker_options = WorkerOptions::from_env();
   const bool leads = worker_options.place.rank == 0;
   if (worker_options.place.world_size != 2) {
@@ -188,10 +188,11 @@ int run(int argc, char** argv) {
   worker_options.name = leads ? "trainer" : "ps";
   torch::manual_seed(options.seed);
   Worker worker = Worker::join(std::move(worker_options));
+  expect_stop_requests();                // the server serves on
   at::set_num_threads(options.threads);  // Worker::join sets it to 1
-  if (leads) train(options);
+  const bool complete = !leads || train(options);
   worker.shutdown();  // the server serves until the trainer calls it too
-  return stop_requested() ? kStoppedExitCode : 0;
+  return complete ? 0 : kStoppedExitCode;
 }
 
 }  // namespace weft::examples

@@ -57,11 +57,31 @@ TEST(BatchedParameterServer, AKilledTrainerIsMissedAndTheOthersGoOn) {
 }
 
 TEST(BatchedParameterServer, SigtermStopsItAfterAStep) {
-  const Outcome outcome =
-      kJob.run_and_stop(3, "--mode batched --epochs 1000 --pictures 6000", "trainers learn");
+  const Outcome outcome = kJob.run_and_stop(3, "--epochs 1000 --pictures 2000", "epoch 1 of");
   EXPECT_EQ(outcome.code, 128 + SIGTERM) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("batched: stopped after "));
+  EXPECT_THAT(outcome.output, ContainsRegex("batched: stopped after [1-9][0-9]* steps"));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("locked"))) << "no further mode begins";
   EXPECT_THAT(outcome.output, Not(HasSubstr("weft_launch:"))) << "nothing failed";
+}
+
+TEST(BatchedParameterServer, SigtermToTheServerStopsAll) {
+  for (const char* mode : {"batched", "locked", "hogwild"}) {
+    SCOPED_TRACE(mode);
+    const Outcome outcome = kJob.run_and_stop_rank(
+        0, 4, absl::StrCat("--mode ", mode, " --epochs 1000 --pictures 2000"), "epoch 1 of");
+    EXPECT_EQ(outcome.code, 128 + SIGTERM) << outcome.output;
+    EXPECT_THAT(outcome.output, ContainsRegex(": stopped after [1-9][0-9]* steps"));
+    EXPECT_EQ(kJob.count_exits(outcome, 128 + SIGTERM), 1u) << outcome.output;
+    EXPECT_THAT(outcome.output, Not(HasSubstr("is gone"))) << "no trainer fails";
+  }
+}
+
+TEST(BatchedParameterServer, SigtermToATrainerAloneChangesNothing) {
+  const Outcome outcome =
+      kJob.run_and_stop_rank(2, 3, "--mode batched --epochs 3 --pictures 2000", "epoch 1 of");
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  // 1,000 pictures for each trainer are 32 updates.
+  EXPECT_THAT(outcome.output, ContainsRegex("batched  test accuracy .*, 96 steps of 2.0 updates"));
 }
 
 TEST(BatchedParameterServer, RunsUnderTorchrun) {

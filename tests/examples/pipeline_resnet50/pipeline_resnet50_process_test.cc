@@ -24,6 +24,7 @@ using weft::testing::Outcome;
 const LaunchedExample kJob("pipeline_resnet50");
 
 constexpr const char* kSmall = "--batch 8 --size 32 --classes 10 --steps 1 --seconds 0.05 ";
+constexpr const char* kOne = "            1  ";  // the row of one micro-batch begins so
 
 TEST(PipelineResNet50, MeasuresItsSpeedAndDrawsAStep) {
   const Outcome outcome = kJob.run(3, absl::StrCat(kSmall, "--micro-batches 1,4"));
@@ -57,8 +58,24 @@ TEST(PipelineResNet50, SigtermStopsItAfterAStep) {
       3, "--input fashion-mnist --batch 32 --steps 100000 --micro-batches 4 --seconds 0.2",
       "step 10,");
   EXPECT_EQ(outcome.code, 128 + SIGTERM) << outcome.output;
-  EXPECT_THAT(outcome.output, HasSubstr("stopped after step "));
+  EXPECT_THAT(outcome.output, ContainsRegex("stopped after step [1-9]"));
   EXPECT_THAT(outcome.output, Not(HasSubstr("weft_launch:"))) << "nothing failed";
+}
+
+TEST(PipelineResNet50, SigtermStopsTheMeasurementOfItsSpeed) {
+  const Outcome outcome =
+      kJob.run_and_stop(3, absl::StrCat(kSmall, "--micro-batches 1,2,4,8,1,2,4,8,1,2,4,8"), kOne);
+  EXPECT_EQ(outcome.code, 128 + SIGTERM) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("stopped\n"));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("best: ")));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("weft_launch:"))) << "nothing failed";
+}
+
+TEST(PipelineResNet50, SigtermToAWorkerAloneChangesNothing) {
+  const Outcome outcome =
+      kJob.run_and_stop_rank(1, 3, absl::StrCat(kSmall, "--micro-batches 1,2,4"), kOne);
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, ContainsRegex("best: [124] micro-batches"));
 }
 
 TEST(PipelineResNet50, RunsUnderTorchrun) {

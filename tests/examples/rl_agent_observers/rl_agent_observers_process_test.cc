@@ -1,5 +1,6 @@
 // Runs the agent and its observers as processes, under weft_launch and torchrun. Some observers are
 // killed or start late.
+#include <chrono>
 #include <cstdio>
 #include <signal.h>
 #include <string>
@@ -102,6 +103,19 @@ TEST(RlAgentObservers, SigtermStopsItAfterAStep) {
   EXPECT_EQ(outcome.code, 128 + SIGTERM) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("stopped after "));
   EXPECT_THAT(outcome.output, Not(HasSubstr("weft_launch:"))) << "nothing failed";
+}
+
+// The runs of the observers take minutes.
+TEST(RlAgentObservers, SigtermToTheAgentCancelsTheRunsAtOnce) {
+  std::chrono::steady_clock::time_point stopped_at;
+  const Outcome outcome =
+      kJob.run_and_stop_rank(0, 3, "--steps 1000000 --environments 16 --seconds 3600", "update 2,",
+                             [&] { stopped_at = std::chrono::steady_clock::now(); });
+  EXPECT_LT(std::chrono::steady_clock::now() - stopped_at, std::chrono::seconds(25))
+      << "the grace period is 30 s";
+  EXPECT_EQ(outcome.code, 128 + SIGTERM) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("stopped after "));
+  EXPECT_EQ(kJob.count_exits(outcome, 128 + SIGTERM), 1u) << "the observers leave with 0";
 }
 
 TEST(RlAgentObservers, RunsUnderTorchrun) {
