@@ -11,7 +11,10 @@ Pods of Kubernetes are played: processes with the variables that its controllers
 - examples/parameter_server has a server and two trainers, which must learn;
 - a host is killed while ddp_mnist trains; everybody must end, and the exit codes are shown;
 - where the launcher passes SIGTERM on, ddp_mnist must stop in order, and a resumed run must have the same losses;
-- a pod of an indexed Job is killed while parameter_server trains, and replaced; the job must finish.
+- there, parameter_server must stop in order too, and a resumed run must learn;
+- a pod of an indexed Job is killed while parameter_server trains, and replaced; the job must finish;
+- deploy/slurm/train.sbatch runs ddp_mnist for longer than its time limit: SLURM sends SIGTERM before that, the script
+  has the job requeued, and in the end it must have the losses of one run.
 
 Exit code 0: all held.
 """
@@ -74,11 +77,17 @@ class OneHost:
 class ThreeHosts:
     name, hosts, passes_sigterm, notices_silence = "weft_launch, 3 hosts", 3, True, True
 
+    options = []
+
     def start(self, cluster, program):
         port = cluster.new_port()
         return [cluster.start(host, [cluster.build / "worker/weft_launch", "--nnodes", len(HOSTS), "--node-rank", node,
-                                     "--master-addr", "n1", "--master-port", port, "--", *program])
+                                     "--master-addr", "n1", "--master-port", port, *self.options, "--", *program])
                 for node, host in enumerate(HOSTS)]
+
+
+class Certificates(ThreeHosts):
+    name, options = "weft_launch --certificates, 3 hosts", ["--certificates", "per-worker"]
 
 
 class Torchrun:
@@ -216,7 +225,7 @@ class Slurm:
         run(*inside("n1", "scancel", "--signal=TERM", f"{job}.0"), env=cluster.environment)
 
 
-LAUNCHERS = [OneHost(), ThreeHosts(), Torchrun(), Slurm(False), Slurm(True), Mpi("OpenMPI", "mpirun.openmpi"),
+LAUNCHERS = [OneHost(), ThreeHosts(), Certificates(), Torchrun(), Slurm(False), Slurm(True), Mpi("OpenMPI", "mpirun.openmpi"),
              Mpi("MPICH", "mpirun.mpich"), TrainJob(), IndexedJob()]
 
 
@@ -321,6 +330,83 @@ def replace_pod(launcher, cluster, report):
                 f"exit codes {ended}, {found.group(0) if found else last_lines(processes)}")
 
 
+def terminate(launcher, cluster, processes):
+    if hasattr(launcher, "terminate"):
+        launcher.terminate(cluster, processes)
+    else:
+        for process in processes:
+            process.process.terminate()
+
+
+def stop_parameter_server(launcher, cluster, report):
+    if not launcher.passes_sigterm:
+        return
+    saved = cluster.folder / "saved_parameters"
+    shutil.rmtree(saved, ignore_errors=True)
+    program = [cluster.build / "examples/parameter_server/parameter_server", "--limit", "6000", "--checkpoint", saved,
+               "--epochs"]
+    with started(launcher, cluster, [*program, "500"]) as processes:
+        trainer = processes[min(1, len(processes) - 1)]  # the first one writes
+        trainer.wait_for("epoch 1 of")
+        terminate(launcher, cluster, processes)
+        ended = codes(processes)
+        text = "\n".join(line for process in processes for line in process.lines)
+    found = re.search(r"stopped after step (\d+)", text)
+    if not found:
+        return report.line(launcher, "SIGTERM (server)", False, f"{ended}: {text[-300:]}")
+    # As many epochs as begun, and two more.
+    epochs = int(found.group(1)) // (6000 // (64 * (RANKS - 1))) + 3
+    with started(launcher, cluster, [*program, str(epochs), "--resume"]) as processes:
+        resumed = codes(processes)
+        text = "\n".join(line for process in processes for line in process.lines)
+    learnt = re.search(r"test accuracy (0\.\d+) after \d+ epochs", text)
+    held = (ended == [143] * len(ended) and resumed == [0] * len(resumed) and learnt is not None and
+            float(learnt.group(1)) >= LEAST_ACCURACY)
+    report.line(launcher, "SIGTERM (server)", held,
+                f"exit codes {ended}, {found.group(0)}, then {learnt.group(0) if learnt else text[-300:]}")
+
+
+def requeue(launcher, cluster, report):
+    """Two ranks train for two minutes, and a job may take one."""
+    if not isinstance(launcher, Slurm) or launcher.with_launchers:
+        return
+    launcher.prepare(cluster)
+    launcher.start_nodes(cluster)
+    folder = cluster.folder / "requeue"
+    folder.mkdir()
+    one_epoch = ["--limit", "6000", "--batch", "8", "--double", "--epochs"]
+    program = cluster.build / "examples/ddp_mnist/ddp_mnist"
+    launch = [cluster.build / "worker/weft_launch", "-n", 2, "--", program, *one_epoch]
+    begun = time.monotonic()
+    trial = cluster.start("n1", [*launch, 2])
+    if trial.wait(PATIENCE) != 0:
+        return report.line(launcher, "requeue", False, trial.lines[-1])
+    epochs = max(4, round(120 / (time.monotonic() - begun) * 2))
+    (folder / "train").write_text(
+        f"#!/bin/sh\nexec {program} {' '.join(one_epoch)} {epochs} --losses {folder}/parts \"$@\"\n")
+    (folder / "train").chmod(0o755)
+    job = run(*inside("n1", "sbatch", "--parsable", "--ntasks-per-node=1", "--cpus-per-task=1", "--time=1",
+                      "--signal=TERM@20", f"--chdir={folder}", ROOT / "deploy/slurm/train.sbatch"),
+              env=cluster.environment).strip()
+    whole = cluster.start("n3", [*launch, epochs, "--losses", folder / "whole"])
+    states, restarts, deadline = [], 0, time.monotonic() + 10 * 60
+    while time.monotonic() < deadline:
+        shown = run(*inside("n1", "scontrol", "show", "job", job), env=cluster.environment)
+        state = re.search(r"JobState=(\w+)", shown).group(1)
+        restarts = int(re.search(r"Restarts=(\d+)", shown).group(1))
+        states += [] if states[-1:] == [state] else [state]
+        if state in ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL"):
+            break
+        if state == "PENDING" and restarts:  # SLURM would wait for two minutes
+            run(*inside("n1", "scontrol", "update", f"JobId={job}", "StartTime=now"), env=cluster.environment, check=False)
+        time.sleep(0.5)
+    ended = whole.wait(5 * 60)
+    held = states[-1] == "COMPLETED" and restarts > 0 and ended == 0
+    greatest = difference(folder / "parts", folder / "whole") if held else float("inf")
+    report.line(launcher, "requeue", held and greatest < 1e-9,
+                f"{' '.join(states)}, {restarts} restarts, {greatest:.1e} apart")
+
+
 def stop_and_resume(launcher, cluster, report):
     if not launcher.passes_sigterm:
         return
@@ -331,11 +417,7 @@ def stop_and_resume(launcher, cluster, report):
     options = ["--losses", path, "--checkpoint", saved]
     with started(launcher, cluster, ddp(cluster, 5000, *options)) as processes:
         processes[0].wait_for("epoch 2 of")
-        if hasattr(launcher, "terminate"):
-            launcher.terminate(cluster, processes)
-        else:
-            for process in processes:
-                process.process.terminate()
+        terminate(launcher, cluster, processes)
         ended = codes(processes)
         text = "\n".join(processes[0].lines)
     found = re.search(r"stopped after step (\d+)", text)
@@ -377,6 +459,8 @@ def main():
             kill_host(launcher, cluster, report)
             replace_pod(launcher, cluster, report)
             stop_and_resume(launcher, cluster, report)
+            stop_parameter_server(launcher, cluster, report)
+            requeue(launcher, cluster, report)
     except Failed as error:
         print(f"clusters.sh: {error}", file=sys.stderr)
         return 2
