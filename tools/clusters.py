@@ -354,8 +354,7 @@ def stop_parameter_server(launcher, cluster, report):
     found = re.search(r"stopped after step (\d+)", text)
     if not found:
         return report.line(launcher, "SIGTERM (server)", False, f"{ended}: {text[-300:]}")
-    # As many epochs as begun, and two more.
-    epochs = int(found.group(1)) // (6000 // (64 * (RANKS - 1))) + 3
+    epochs = int(found.group(1)) // (6000 // (64 * (RANKS - 1))) + 3  # as many as begun, and two more
     with started(launcher, cluster, [*program, str(epochs), "--resume"]) as processes:
         resumed = codes(processes)
         text = "\n".join(line for process in processes for line in process.lines)
@@ -367,7 +366,7 @@ def stop_parameter_server(launcher, cluster, report):
 
 
 def requeue(launcher, cluster, report):
-    """Two ranks train for two minutes, and a job may take one."""
+    """Two ranks train for about a minute, and SLURM ends a job before that."""
     if not isinstance(launcher, Slurm) or launcher.with_launchers:
         return
     launcher.prepare(cluster)
@@ -381,7 +380,7 @@ def requeue(launcher, cluster, report):
     trial = cluster.start("n1", [*launch, 2])
     if trial.wait(PATIENCE) != 0:
         return report.line(launcher, "requeue", False, trial.lines[-1])
-    epochs = max(4, round(120 / (time.monotonic() - begun) * 2))
+    epochs = max(4, round(50 / (time.monotonic() - begun) * 2))
     (folder / "train").write_text(
         f"#!/bin/sh\nexec {program} {' '.join(one_epoch)} {epochs} --losses {folder}/parts \"$@\"\n")
     (folder / "train").chmod(0o755)
@@ -389,7 +388,7 @@ def requeue(launcher, cluster, report):
                       "--signal=TERM@20", f"--chdir={folder}", ROOT / "deploy/slurm/train.sbatch"),
               env=cluster.environment).strip()
     whole = cluster.start("n3", [*launch, epochs, "--losses", folder / "whole"])
-    states, restarts, deadline = [], 0, time.monotonic() + 10 * 60
+    states, hurried, deadline = [], 0, time.monotonic() + 10 * 60
     while time.monotonic() < deadline:
         shown = run(*inside("n1", "scontrol", "show", "job", job), env=cluster.environment)
         state = re.search(r"JobState=(\w+)", shown).group(1)
@@ -397,14 +396,16 @@ def requeue(launcher, cluster, report):
         states += [] if states[-1:] == [state] else [state]
         if state in ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL"):
             break
-        if state == "PENDING" and restarts:  # SLURM would wait for two minutes
-            run(*inside("n1", "scontrol", "update", f"JobId={job}", "StartTime=now"), env=cluster.environment, check=False)
+        if state == "PENDING" and restarts > hurried:  # SLURM would wait for two minutes
+            hurried = restarts
+            time.sleep(5)  # until the nodes have forgotten the run before
+            run(*inside("n1", "scontrol", "update", f"JobId={job}", "StartTime=now"), env=cluster.environment)
         time.sleep(0.5)
     ended = whole.wait(5 * 60)
     held = states[-1] == "COMPLETED" and restarts > 0 and ended == 0
     greatest = difference(folder / "parts", folder / "whole") if held else float("inf")
-    report.line(launcher, "requeue", held and greatest < 1e-9,
-                f"{' '.join(states)}, {restarts} restarts, {greatest:.1e} apart")
+    detail = f"{greatest:.1e} apart" if held else (folder / f"slurm-{job}.out").read_text()[-300:]
+    report.line(launcher, "requeue", held and greatest < 1e-9, f"{' '.join(states)}, {restarts} restarts, {detail}")
 
 
 def stop_and_resume(launcher, cluster, report):
