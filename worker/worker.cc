@@ -29,6 +29,7 @@
 #include "weft/security/rights/access_policy.h"
 #include "weft/security/worker_identity.h"
 #include "weft/store/job/job_store.h"
+#include "weft/worker/ready_file.h"
 
 namespace weft {
 namespace {
@@ -179,6 +180,7 @@ class Worker::Stack {
   void stop_traffic();
 
   const WorkerOptions options_;
+  ReadyFile ready_;
   // The group's store, which may be hosted here. It lives at least as long as this worker.
   std::shared_ptr<RendezvousStore> store_;
   uint32_t round_ = 0;    // JoinResult::round
@@ -217,6 +219,7 @@ class Worker::Stack {
 absl::StatusOr<std::shared_ptr<rpc_internal::WorkerRuntime>> Worker::Stack::join(
     const std::shared_ptr<Stack>& self) {
   WEFT_RETURN_IF_ERROR(options_.validate());
+  WEFT_RETURN_IF_ERROR(ready_.prepare(options_.ready_file));
   WEFT_RETURN_IF_ERROR(executor_.start());
   WEFT_RETURN_IF_ERROR(store_thread_.start());
   RegistryBuilder functions = options_.registry;
@@ -256,6 +259,7 @@ absl::StatusOr<std::shared_ptr<rpc_internal::WorkerRuntime>> Worker::Stack::join
     membership_->start(death_records);
     if (is_joiner()) started = be_welcomed();
   }
+  if (started.ok()) started = ready_.make(agent_->self().name);
   if (started.ok()) return runtime;
   // Some members may have met this worker and may be calling it already.
   (void)begin_end({.graceful = false}, self, runtime);
@@ -463,6 +467,7 @@ void Worker::Stack::end(ShutdownOptions options, const RpcRuntime* runtime) {
 }
 
 void Worker::Stack::stop_traffic() {
+  ready_.remove();
   if (membership_ != nullptr) membership_->stop();
   store_thread_.stop();
   if (quiescence_ != nullptr) quiescence_->stop();

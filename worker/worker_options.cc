@@ -18,7 +18,18 @@ namespace {
 
 constexpr char kSameHost[] = "WEFT_SAME_HOST";
 constexpr char kPolicyFile[] = "WEFT_POLICY_FILE";
+constexpr char kReadyFile[] = "WEFT_READY_FILE";
 constexpr char kNewestProtocol[] = "WEFT_NEWEST_PROTOCOL";
+
+// "" if the variable is not set.
+std::string path_in(const char* variable) {
+  const std::optional<std::string> path = read_process_environment(variable);
+  if (path.has_value() && path->empty()) {
+    throw RpcError(absl::InvalidArgumentError(
+        absl::StrCat("environment variable ", variable, " is set and empty")));
+  }
+  return path.value_or("");
+}
 
 }  // namespace
 
@@ -39,12 +50,11 @@ WorkerOptions WorkerOptions::from_env() {
   absl::StatusOr<std::string> listen_host = find_listen_host();
   if (!listen_host.ok()) throw RpcError(listen_host.status());
   options.listen_host = *std::move(listen_host);
-  const std::optional<std::string> policy = read_process_environment(kPolicyFile);
-  if (policy.has_value() && policy->empty()) {
-    throw RpcError(absl::InvalidArgumentError(
-        absl::StrCat("environment variable ", kPolicyFile, " is set and empty")));
+  options.policy_file = path_in(kPolicyFile);
+  options.ready_file = path_in(kReadyFile);
+  if (!options.ready_file.empty() && options.place.local_world_size > 1) {
+    absl::StrAppend(&options.ready_file, ".", options.place.local_rank);
   }
-  options.policy_file = policy.value_or("");
   if (const auto newest = read_process_environment(kNewestProtocol);
       newest.has_value() && !absl::SimpleAtoi(*newest, &options.newest_protocol)) {
     throw RpcError(absl::InvalidArgumentError(

@@ -90,6 +90,11 @@ struct WorkerOptions {
   // registrations say.
   std::string policy_file = {};
 
+  // A file that exists while this worker is a member of its group. from_env() reads
+  // WEFT_READY_FILE. If several processes of the job are on this host, it adds "." and the local
+  // rank. Empty: there is none.
+  std::string ready_file = {};
+
   // The host at which peers reach this worker; from_env() sets it to find_listen_host()
   // (sockets/listen_host.h): WEFT_LISTEN_HOST, or an address of WEFT_SOCKET_IFNAME. Empty: if the
   // store is at a loopback address or has none, the group stays on this host. Otherwise it is the

@@ -27,8 +27,8 @@ def documents():
 
 class DeployTest(unittest.TestCase):
     def test_scripts_are_shell(self):
-        scripts = sorted(DEPLOY.glob("slurm/*.sbatch"))
-        self.assertTrue(scripts)
+        scripts = [*DEPLOY.glob("slurm/*.sbatch"), *DEPLOY.glob("mpi/*.sh")]
+        self.assertEqual(len(scripts), 3)
         for script in scripts:
             subprocess.run(["bash", "-n", script], check=True)
 
@@ -77,7 +77,7 @@ class DeployTest(unittest.TestCase):
         except ImportError as missing:
             self.skipTest(missing)
         for name, document in found:
-            if document["apiVersion"].startswith("trainer."):
+            if document["apiVersion"].startswith(("trainer.", "jobset.")):
                 continue
             with self.subTest(name, kind=document["kind"]):
                 kubernetes_validate.validate(document, VERSION, strict=True)
@@ -92,6 +92,10 @@ class DeployTest(unittest.TestCase):
         self.assertTrue(jobs)
         for job in jobs:  # the model drops what it does not know
             self.assertEqual(models.TrainerV1alpha1TrainJob.from_dict(job).to_dict(), job)
+        sets = [document for _, document in found if document["kind"] == "JobSet"]
+        self.assertTrue(sets)
+        for one in sets:
+            self.assertEqual(models.JobsetV1alpha2JobSet.from_dict(one).to_dict(), one)
 
 
 if __name__ == "__main__":

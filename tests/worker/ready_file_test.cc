@@ -1,0 +1,67 @@
+// A file shows that a worker is a member of its group.
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "weft/base/rpc_error.h"
+#include "weft/tests/support/error_of.h"
+#include "weft/tests/support/worker_world.h"
+
+namespace ready_file_test {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using weft::Worker;
+using weft::WorkerOptions;
+using weft::testing::error_of;
+using weft::testing::WorkerWorld;
+
+class ReadyFileTest : public ::testing::Test {
+ protected:
+  ReadyFileTest() {
+    std::string pattern = (fs::temp_directory_path() / "weft_ready_XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+    file_ = folder_ + "/ready";
+  }
+  ~ReadyFileTest() override { fs::remove_all(folder_); }
+
+  WorkerOptions options(const WorkerWorld& world) const {
+    WorkerOptions options = world.options_of("alone");
+    options.ready_file = file_;
+    return options;
+  }
+
+  std::string folder_, file_;
+};
+
+TEST_F(ReadyFileTest, ItExistsFromTheJoinToTheShutdown) {
+  WorkerWorld world(weft::testing::TransportKind::kInproc);
+  Worker& worker = world.join(options(world));
+  std::string line;
+  std::getline(std::ifstream(file_), line);
+  EXPECT_EQ(line, "alone");
+  worker.shutdown();
+  EXPECT_FALSE(fs::exists(file_));
+}
+
+TEST_F(ReadyFileTest, AnOldFileIsGoneIfTheWorkerCannotJoin) {
+  std::ofstream(file_) << "of an earlier process";
+  WorkerWorld world(weft::testing::TransportKind::kInproc);
+  WorkerOptions bad = options(world);
+  bad.allow_operators = {"no operator"};
+  EXPECT_THROW(Worker::join(bad), weft::RpcError);
+  EXPECT_FALSE(fs::exists(file_));
+}
+
+TEST_F(ReadyFileTest, AFileThatCannotBeMadeIsNamedBeforeTheWorkerJoins) {
+  file_ = folder_ + "/missing/ready";
+  WorkerWorld world(weft::testing::TransportKind::kInproc);
+  const auto error = error_of([&] { Worker::join(options(world)); });
+  EXPECT_EQ(error.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(error.message()), HasSubstr(file_));
+}
+
+}  // namespace ready_file_test

@@ -1,0 +1,31 @@
+// A file that exists while a worker is a member of its group, so that a scheduler sees it: a probe of
+// Kubernetes needs no port (deploy/kubernetes/).
+//
+// Thread safety: none; one thread at a time.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace weft {
+
+class ReadyFile {
+ public:
+  ReadyFile() = default;
+  ~ReadyFile() { remove(); }
+  ReadyFile(const ReadyFile&) = delete;
+  ReadyFile& operator=(const ReadyFile&) = delete;
+
+  // Removes a file that an earlier process has left. No path: all methods do nothing.
+  // Unavailable, with the path: it cannot be removed, or no file can be made there.
+  absl::Status prepare(const std::string& path);
+  // Makes the file, with this line in it. Unavailable, with the path: it cannot.
+  absl::Status make(const std::string& line);
+  void remove();
+
+ private:
+  std::string path_;
+};
+
+}  // namespace weft
