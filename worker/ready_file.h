@@ -1,5 +1,5 @@
-// A file that exists while a worker is a member of its group, so that a scheduler sees it: a probe of
-// Kubernetes needs no port (deploy/kubernetes/).
+// A file that exists while a worker is a member of its group, so that a scheduler sees it: a probe
+// of Kubernetes needs no port (deploy/kubernetes/).
 //
 // Thread safety: none; one thread at a time.
 #pragma once
