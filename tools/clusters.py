@@ -225,8 +225,8 @@ class Slurm:
         run(*inside("n1", "scancel", "--signal=TERM", f"{job}.0"), env=cluster.environment)
 
 
-LAUNCHERS = [OneHost(), ThreeHosts(), Certificates(), Torchrun(), Slurm(False), Slurm(True), Mpi("OpenMPI", "mpirun.openmpi"),
-             Mpi("MPICH", "mpirun.mpich"), TrainJob(), IndexedJob()]
+LAUNCHERS = [OneHost(), ThreeHosts(), Certificates(), Torchrun(), Slurm(False), Slurm(True),
+             Mpi("OpenMPI", "mpirun.openmpi"), Mpi("MPICH", "mpirun.mpich"), TrainJob(), IndexedJob()]
 
 
 # ---- what is done under each of them

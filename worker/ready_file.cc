@@ -11,24 +11,39 @@
 
 namespace weft {
 
+namespace {
+
+constexpr char kBeside[] = ".new";
+
+absl::Status failed(const std::string& path) {
+  return absl::UnavailableError(
+      absl::StrCat("cannot write WEFT_READY_FILE, ", path, ": ", std::strerror(errno)));
+}
+
+}  // namespace
+
 absl::Status ReadyFile::prepare(const std::string& path) {
   path_ = path;
-  WEFT_RETURN_IF_ERROR(make(""));  // a worker should fail before it joins, not after
-  remove();
+  if (path_.empty()) return absl::OkStatus();
+  if (::unlink(path_.c_str()) != 0 && errno != ENOENT) return failed(path_);
+  WEFT_RETURN_IF_ERROR(write(""));  // a worker should fail before it joins, not after
+  (void)::unlink((path_ + kBeside).c_str());
   return absl::OkStatus();
 }
 
 absl::Status ReadyFile::make(const std::string& line) {
   if (path_.empty()) return absl::OkStatus();
-  const FileDescriptor file(
-      ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644));
+  WEFT_RETURN_IF_ERROR(write(line));
+  return ::rename((path_ + kBeside).c_str(), path_.c_str()) == 0 ? absl::OkStatus() : failed(path_);
+}
+
+absl::Status ReadyFile::write(const std::string& line) const {
+  const FileDescriptor file(::open((path_ + kBeside).c_str(),
+                                   O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644));
   const std::string text = line + "\n";
-  if (file.valid() &&
-      ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size())) {
-    return absl::OkStatus();
-  }
-  return absl::UnavailableError(
-      absl::StrCat("cannot write WEFT_READY_FILE, ", path_, ": ", std::strerror(errno)));
+  const bool written = file.valid() && ::write(file.get(), text.data(), text.size()) ==
+                                           static_cast<ssize_t>(text.size());
+  return written ? absl::OkStatus() : failed(path_);
 }
 
 void ReadyFile::remove() {

@@ -17,14 +17,16 @@ class ReadyFile {
   ReadyFile(const ReadyFile&) = delete;
   ReadyFile& operator=(const ReadyFile&) = delete;
 
-  // Removes a file that an earlier process has left. No path: all methods do nothing.
-  // Unavailable, with the path: it cannot be removed, or no file can be made there.
+  // Removes a file that an earlier process has left, and tries whether one can be made there. An
+  // empty path: all methods do nothing. Unavailable, with the path: it cannot.
   absl::Status prepare(const std::string& path);
-  // Makes the file, with this line in it. Unavailable, with the path: it cannot.
+  // Makes the file, with this line in it, as a whole. Unavailable, with the path: it cannot.
   absl::Status make(const std::string& line);
   void remove();
 
  private:
+  absl::Status write(const std::string& line) const;  // beside the file
+
   std::string path_;
 };
 

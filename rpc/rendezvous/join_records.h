@@ -45,7 +45,7 @@ struct MemberRecord {
 
   std::string encode() const;
   // PermissionDenied: a certificate proves that another worker has written the record. If it proves
-  // only the author's rank (security/certificate_name.h), check_name must follow.
+  // only the author's rank (security/certificate_name.h), check_names must follow.
   absl::Status check_author(const std::string& author) const;
   // Whether the process has left. `mark`: what is under its index's key `left`. Nobody else can say
   // that a worker has left, so the mark of another proven author says nothing. Internal: it is no

@@ -55,6 +55,10 @@ absl::Status make_authority(const std::string& folder, int days, std::ostream& o
 }
 
 absl::Status issue(const IssueOptions& options, std::ostream& out) {
+  if (is_name_of_rank(options.name)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--name: '", options.name, "' is for the certificates of weft_launch --certificates"));
+  }
   WEFT_ASSIGN_OR_RETURN(CertificateName name,
                         certificate_name(options.run_id, options.role, options.name));
   name.trust_domain = options.trust_domain;

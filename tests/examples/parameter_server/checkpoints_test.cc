@@ -1,7 +1,5 @@
 #include "weft/examples/parameter_server/checkpoints.h"
 
-#include <cstdlib>
-#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -10,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "weft/base/rpc_error.h"
+#include "weft/tests/base/temporary_folder.h"
 
 namespace weft::examples {
 namespace {
@@ -20,13 +19,9 @@ using ::testing::ThrowsMessage;
 class JobCheckpointsTest : public ::testing::Test {
  protected:
   JobCheckpointsTest() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "weft_job_checkpoints_XXXXXX").string();
-    folder_ = ::mkdtemp(pattern.data());
-    options_.checkpoint = (folder_ / "saved").string();
+    options_.checkpoint = folder_.path() + "/saved";
     options_.run = "this";
   }
-  ~JobCheckpointsTest() override { std::filesystem::remove_all(folder_); }
 
   // A checkpoint of 30 steps after one epoch. With pictures it lies inside the second one.
   static JobCheckpoints::Moment moment(int64_t pictures) {
@@ -39,7 +34,7 @@ class JobCheckpointsTest : public ::testing::Test {
     return JobCheckpoints(options);
   }
 
-  std::filesystem::path folder_;
+  const testing::TemporaryFolder folder_;
   JobOptions options_;
 };
 

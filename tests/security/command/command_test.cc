@@ -115,6 +115,10 @@ TEST_F(CertificateCommandTest, WhatIsWrongIsNamed) {
   EXPECT_THAT(issue({"--days", "1", "--role", "a b"}).errors, HasSubstr("role 'a b'"));
   EXPECT_THAT(issue({"--days", "1", "--trust-domain", "a/b"}).errors,
               HasSubstr("--trust-domain: "));
+  EXPECT_THAT(
+      run({"issue", "--authority", folder_ + "/site", "--run-id", "run", "--name", "rank.3"})
+          .errors,
+      HasSubstr("--name: 'rank.3'"));
   EXPECT_THAT(run({"show", folder_ + "/none"}).errors, HasSubstr("cannot open"));
   ASSERT_EQ(::chmod((folder_ + "/site/ca.key").c_str(), 0644), 0);
   EXPECT_THAT(issue({"--days", "1"}).errors, HasSubstr("chmod 600"));

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "weft/base/rpc_error.h"
+#include "weft/tests/base/temporary_folder.h"
 #include "weft/tests/support/error_of.h"
 #include "weft/tests/support/worker_world.h"
 
@@ -21,20 +22,14 @@ using weft::testing::WorkerWorld;
 
 class ReadyFileTest : public ::testing::Test {
  protected:
-  ReadyFileTest() {
-    std::string pattern = (fs::temp_directory_path() / "weft_ready_XXXXXX").string();
-    folder_ = ::mkdtemp(pattern.data());
-    file_ = folder_ + "/ready";
-  }
-  ~ReadyFileTest() override { fs::remove_all(folder_); }
-
   WorkerOptions options(const WorkerWorld& world) const {
     WorkerOptions options = world.options_of("alone");
     options.ready_file = file_;
     return options;
   }
 
-  std::string folder_, file_;
+  const weft::testing::TemporaryFolder folder_;
+  std::string file_ = folder_.path() + "/ready";
 };
 
 TEST_F(ReadyFileTest, ItExistsFromTheJoinToTheShutdown) {
@@ -47,17 +42,32 @@ TEST_F(ReadyFileTest, ItExistsFromTheJoinToTheShutdown) {
   EXPECT_FALSE(fs::exists(file_));
 }
 
-TEST_F(ReadyFileTest, AnOldFileIsGoneIfTheWorkerCannotJoin) {
+// Between the end of the earlier process and the join, a probe must not see its file.
+TEST_F(ReadyFileTest, AnOldFileIsGoneBeforeTheWorkerJoins) {
   std::ofstream(file_) << "of an earlier process";
+  WorkerWorld world(weft::testing::TransportKind::kInproc);
+  WorkerOptions again = options(world);
+  bool looked = false;
+  again.transport = [&, make = again.transport](weft::Clock& clock) {
+    looked = true;
+    EXPECT_TRUE(fs::is_empty(folder_.path()));
+    return make(clock);
+  };
+  world.join(again);
+  EXPECT_TRUE(looked);
+  EXPECT_TRUE(fs::exists(file_));
+}
+
+TEST_F(ReadyFileTest, AWorkerThatCannotJoinLeavesNoFile) {
   WorkerWorld world(weft::testing::TransportKind::kInproc);
   WorkerOptions bad = options(world);
   bad.allow_operators = {"no operator"};
   EXPECT_THROW(Worker::join(bad), weft::RpcError);
-  EXPECT_FALSE(fs::exists(file_));
+  EXPECT_TRUE(fs::is_empty(folder_.path()));
 }
 
 TEST_F(ReadyFileTest, AFileThatCannotBeMadeIsNamedBeforeTheWorkerJoins) {
-  file_ = folder_ + "/missing/ready";
+  file_ = folder_.path() + "/missing/ready";
   WorkerWorld world(weft::testing::TransportKind::kInproc);
   const auto error = error_of([&] { Worker::join(options(world)); });
   EXPECT_EQ(error.code(), absl::StatusCode::kUnavailable);

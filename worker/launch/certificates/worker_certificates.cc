@@ -28,7 +28,7 @@ std::string to_text(const NodeCertificates& of_node) {
   const Json json = {{"store", of_node.store},
                      {"authority", of_node.authority},
                      {"certificates", of_node.certificates}};
-  // The name of a host may be anything, and this refuses only what is no UTF-8.
+  // A host's name may have any bytes, and JSON has only UTF-8.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
