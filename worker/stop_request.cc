@@ -14,6 +14,7 @@
 #include "weft/base/rpc_error.h"
 #include "weft/base/thread.h"
 #include "weft/sockets/file_descriptor.h"
+#include "weft/worker/signal_stack.h"
 
 namespace weft {
 namespace {
@@ -60,11 +61,12 @@ Promise<void>* watch() {
 }  // namespace
 
 void expect_stop_requests() {
+  use_signal_stack();
   static std::once_flag once;
   std::call_once(once, [] {
     struct sigaction action = {};
     action.sa_handler = on_sigterm;
-    action.sa_flags = SA_RESTART;
+    action.sa_flags = SA_RESTART | SA_ONSTACK;
     sigemptyset(&action.sa_mask);
     sigaction(SIGTERM, &action, nullptr);
   });

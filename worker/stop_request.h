@@ -29,6 +29,11 @@ inline constexpr int kStoppedExitCode = 143;
 // processes of a task, and the launcher among them passes it on. Ctrl-C and SIGKILL still end the
 // process. A process that only serves calls this function before it waits in Worker::shutdown, and
 // so it serves on while the others save and leave.
+//
+// The handler runs on the main thread, unless that blocks the signal. It must not run on the stack
+// of a thread that computes (worker/signal_stack.h). So call this function on the main thread: it
+// gives its thread a stack for handlers.
+// Errors: throws std::bad_alloc.
 void expect_stop_requests();
 
 // Whether SIGTERM has come. Calls expect_stop_requests() too.
