@@ -74,7 +74,7 @@ TEST(StopRequestDeathTest, SigtermDuringMatrixProductsChangesNoResult) {
   EXPECT_EXIT(
       {
         at::set_num_threads(1);  // all of the product runs on this thread, which gets the signals
-        constexpr int kTimes = 100;
+        constexpr int kTimes = 40;
         const double undisturbed = train_lstm(kTimes);
         expect_stop_requests();
         std::atomic<bool> done{false};
