@@ -48,6 +48,7 @@ absl::Status ReadyFile::write(const std::string& line) const {
 
 void ReadyFile::remove() {
   if (!path_.empty()) (void)::unlink(path_.c_str());
+  path_.clear();  // the next file there belongs to another worker of this process
 }
 
 }  // namespace weft

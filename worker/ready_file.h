@@ -1,5 +1,6 @@
 // A file that exists while a worker is a member of its group, so that a scheduler sees it: a probe
-// of Kubernetes needs no port (deploy/kubernetes/).
+// of Kubernetes needs no port (deploy/kubernetes/). A worker that the others have declared dead
+// keeps it until it leaves.
 //
 // Thread safety: none; one thread at a time.
 #pragma once

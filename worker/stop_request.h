@@ -30,9 +30,9 @@ inline constexpr int kStoppedExitCode = 143;
 // process. A process that only serves calls this function before it waits in Worker::shutdown, and
 // so it serves on while the others save and leave.
 //
-// The handler runs on the main thread, unless that blocks the signal. It must not run on the stack
-// of a thread that computes (worker/signal_stack.h). So call this function on the main thread: it
-// gives its thread a stack for handlers.
+// The handler must not run on the stack of a thread that computes (worker/signal_stack.h). It
+// normally runs on the main thread, so call this function there: it gives its thread a stack for
+// handlers. docs/threading.md has the exceptions.
 // Errors: throws std::bad_alloc.
 void expect_stop_requests();
 

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -79,16 +81,19 @@ class LaunchedExample {
                       const std::string& launch, const std::string& options, const std::string& cue,
                       const std::function<void()>& on_stop = {}) const {
     pid_t process = -1;
-    return run_greeting(greeting, launch, options, [&](const std::string& line) {
+    bool sent = false;
+    const Outcome outcome = run_greeting(greeting, launch, options, [&](const std::string& line) {
       if (const size_t at = line.find(said); at != std::string::npos) {
         (void)absl::SimpleAtoi(line.substr(at + said.size()), &process);
       }
       // kill(-1) would end every process of the user.
       if (process <= 0 || !absl::StrContains(line, cue)) return;
       if (on_stop) on_stop();
-      kill(process, SIGTERM);
+      sent = kill(process, SIGTERM) == 0;
       process = -1;
     });
+    EXPECT_TRUE(sent) << "no SIGTERM at '" << cue << "': " << outcome.output;
+    return outcome;
   }
 
   const std::string program_;

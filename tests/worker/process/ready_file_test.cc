@@ -1,6 +1,9 @@
 // A file shows that a worker is a member of its group.
+#include "weft/worker/ready_file.h"
+
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -15,6 +18,7 @@ namespace ready_file_test {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using weft::ReadyFile;
 using weft::Worker;
 using weft::WorkerOptions;
 using weft::testing::error_of;
@@ -55,6 +59,19 @@ TEST_F(ReadyFileTest, AnOldFileIsGoneBeforeTheWorkerJoins) {
   };
   world.join(again);
   EXPECT_TRUE(looked);
+  EXPECT_TRUE(fs::exists(file_));
+}
+
+// A handle may keep the parts of a worker alive while its process has joined again.
+TEST_F(ReadyFileTest, TheEndOfAnEarlierWorkerLeavesTheFileOfTheNext) {
+  auto earlier = std::make_unique<ReadyFile>();
+  ASSERT_TRUE(earlier->prepare(file_).ok());
+  ASSERT_TRUE(earlier->make("earlier").ok());
+  earlier->remove();
+  ReadyFile next;
+  ASSERT_TRUE(next.prepare(file_).ok());
+  ASSERT_TRUE(next.make("next").ok());
+  earlier.reset();
   EXPECT_TRUE(fs::exists(file_));
 }
 
