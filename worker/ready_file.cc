@@ -2,22 +2,16 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include "absl/strings/str_cat.h"
-#include "weft/base/status.h"
-#include "weft/sockets/file_descriptor.h"
+#include "weft/checkpoint/atomic_file.h"
 
 namespace weft {
-
 namespace {
 
-constexpr char kBeside[] = ".new";
-
-absl::Status failed(const std::string& path) {
-  return absl::UnavailableError(
-      absl::StrCat("cannot write WEFT_READY_FILE, ", path, ": ", std::strerror(errno)));
+absl::Status cannot_write(const std::string& path, absl::string_view reason) {
+  return absl::UnavailableError(absl::StrCat("cannot write WEFT_READY_FILE, ", path, ": ", reason));
 }
 
 }  // namespace
@@ -25,25 +19,18 @@ absl::Status failed(const std::string& path) {
 absl::Status ReadyFile::prepare(const std::string& path) {
   path_ = path;
   if (path_.empty()) return absl::OkStatus();
-  if (::unlink(path_.c_str()) != 0 && errno != ENOENT) return failed(path_);
-  WEFT_RETURN_IF_ERROR(write(""));  // a worker should fail before it joins, not after
-  (void)::unlink((path_ + kBeside).c_str());
-  return absl::OkStatus();
+  if (::unlink(path_.c_str()) != 0 && errno != ENOENT) {
+    return cannot_write(path_, std::strerror(errno));
+  }
+  // A worker should fail before it joins, not after. Without a commit no file appears.
+  const auto trial = AtomicFile::create(path_);
+  return trial.ok() ? absl::OkStatus() : cannot_write(path_, trial.status().message());
 }
 
 absl::Status ReadyFile::make(const std::string& line) {
   if (path_.empty()) return absl::OkStatus();
-  WEFT_RETURN_IF_ERROR(write(line));
-  return ::rename((path_ + kBeside).c_str(), path_.c_str()) == 0 ? absl::OkStatus() : failed(path_);
-}
-
-absl::Status ReadyFile::write(const std::string& line) const {
-  const FileDescriptor file(::open((path_ + kBeside).c_str(),
-                                   O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644));
-  const std::string text = line + "\n";
-  const bool written = file.valid() && ::write(file.get(), text.data(), text.size()) ==
-                                           static_cast<ssize_t>(text.size());
-  return written ? absl::OkStatus() : failed(path_);
+  const absl::Status written = write_file_atomically(path_, line + "\n");
+  return written.ok() ? absl::OkStatus() : cannot_write(path_, written.message());
 }
 
 void ReadyFile::remove() {

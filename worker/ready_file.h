@@ -26,8 +26,6 @@ class ReadyFile {
   void remove();
 
  private:
-  absl::Status write(const std::string& line) const;  // beside the file
-
   std::string path_;
 };
 
